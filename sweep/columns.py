@@ -1,0 +1,90 @@
+"""The columns of a table of points: names, units, meaning. The one place that says what is counted."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from sweep.point import RECORDS
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column: what level of a point decides it, and how it is stored."""
+
+    name: str
+    unit: str
+    doc: str
+    level: str  # row | context | point | host
+    dtype: str = "float32"
+
+
+def _c(name: str, unit: str, doc: str, level: str, dtype: str = "float32") -> Column:
+    return Column(name=name, unit=unit, doc=doc, level=level, dtype=dtype)
+
+
+COLUMNS: tuple[Column, ...] = (
+    _c("accuracy", "1", "proxy score of the accuracy axis; see the file's accuracy label", "row"),
+    _c("accuracy_low", "1", "one sigma below", "row"),
+    _c("accuracy_high", "1", "one sigma above", "row"),
+    _c("loss", "nat/tok", "loss that the accuracy proxy predicts, formats included", "row"),
+    _c("loss_sigma", "nat/tok", "its standard deviation within one training recipe", "row"),
+    _c("tok_s_gpu", "tok/s/GPU", "output tokens per second over all GPUs of the replica", "point"),
+    _c("tok_s_user", "tok/s/user", "output tokens per second of one request: 1 / tpot_s", "point"),
+    _c("tpot_s", "s", "time per output token", "point"),
+    _c("ttft_s", "s", "time to the first token: prefill of one request per attention group, no queue", "context"),
+    _c("request_s", "s", "time of a request: ttft_s + (osl - 1) tpot_s", "point"),
+    _c("total_tok_s_gpu", "tok/s/GPU", "input and output tokens per second per GPU: tok_s_gpu (isl + osl) / osl", "point"),
+    _c("tok_s_mw", "tok/s/MW", "output tokens per second per megawatt", "point"),
+    _c("usd_per_mtok", "USD/Mtok", "price of a million output tokens at the machine's price per GPU-hour", "point"),
+    _c("joule_per_tok", "J/tok", "energy of an output token at the machine's full power", "point"),
+    _c("math_s", "s", "part of tpot_s that is arithmetic", "point"),
+    _c("weight_read_s", "s", "part of tpot_s that reads weights, LM head and router included", "point"),
+    _c("kv_read_s", "s", "part of tpot_s that reads the cache and state", "point"),
+    _c("activation_s", "s", "part of tpot_s that reads and writes activations", "point"),
+    _c("comm_s", "s", "part of tpot_s that moves bytes between GPUs, exposed", "point"),
+    _c("latency_s", "s", "part of tpot_s that is floors, start-up, hops, host, waiting for microbatches", "point"),
+    _c("bound", "label", "the largest of the six parts", "point", "bound"),
+    _c("mfu", "1", "FLOPs over peak of the weights' math format, mean GPU", "point"),
+    _c("mbu", "1", "bytes over memory bandwidth, mean GPU", "point"),
+    _c("intensity", "flop/B", "FLOPs over bytes of a step", "point"),
+    _c("weights_bytes", "B", "weights on the fullest GPU", "row"),
+    _c("kv_bytes", "B", "cache and state on the fullest GPU at the longest context", "point"),
+    _c("activation_bytes", "B", "activations on the fullest GPU (a floor)", "point"),
+    _c("held_bytes", "B", "weights, cache, activations and reserve on the fullest GPU", "point"),
+    _c("max_batch", "request", "largest batch whose memory fits", "context"),
+    _c("params_total", "1", "parameters, tied embeddings once, multi-token-prediction modules not", "row"),
+    _c("params_active", "1", "parameters that a token multiplies, input embedding not", "row"),
+    _c("kv_bytes_per_tok", "B/tok", "cache of one token over the whole model, the part that grows", "row"),
+    _c("feasible", "bool", "nothing stands against the point", "host", "bool"),
+    _c("reasons", "bits", "what stands against it: capacity 1, not_divisible 2, over_domain 4, ttft_cut 8, unknown_figure 16, no_format 32", "host", "int32"),
+    _c("extrapolation", "1", "validity ranges left: of the accuracy proxy, and the model's published context", "host", "int32"),
+)
+BY_NAME = {c.name: c for c in COLUMNS}
+# what is not there when a configuration itself is impossible
+NUMBERS = tuple(c.name for c in COLUMNS if c.level in ("point", "context"))
+
+
+def axis_metadata(key: str) -> dict[str, str]:
+    """Unit and meaning of an axis column."""
+    group, _, name = key.partition(".")
+    if group in RECORDS and name:
+        if key == "layout.gpus":
+            return {"unit": "1", "doc": "GPUs of one replica: tpa kvp dpa pp"}
+        for f in dataclasses.fields(RECORDS[group]):
+            if f.name == name:
+                return {"unit": f.metadata["unit"], "doc": f.metadata["doc"]}
+    return {"unit": "label", "doc": f"which {key}"}
+
+
+def unit_of(name: str) -> str:
+    """Unit of any column."""
+    return BY_NAME[name].unit if name in BY_NAME else axis_metadata(name)["unit"]
+
+
+def dictionary() -> list[dict[str, Any]]:
+    """The data dictionary: name, unit, meaning of each column."""
+    return [{"column": c.name, "unit": c.unit, "meaning": c.doc} for c in COLUMNS]

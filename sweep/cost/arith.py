@@ -1,0 +1,88 @@
+"""The arithmetic that the cost model needs, in one place so that float32 traps are closed once.
+
+The cost model calls these and plain operators only, never `jax.numpy` itself: a test can run the same formulas on
+numbers that carry units by exchanging the namespace `xp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax.numpy as jnp
+
+from sweep.point import Num
+
+xp: Any = jnp
+
+
+@contextmanager
+def namespace(module: Any) -> Iterator[None]:
+    """Run the cost model on the arrays of `module` (numpy, or one that understands units) instead of jax."""
+    global xp
+    before, xp = xp, module
+    try:
+        yield
+    finally:
+        xp = before
+
+
+def maximum(a: Num, b: Num) -> Num:
+    """The larger of two numbers."""
+    return xp.maximum(a, b)
+
+
+def minimum(a: Num, b: Num) -> Num:
+    """The smaller of two numbers."""
+    return xp.minimum(a, b)
+
+
+def where(condition: Num, yes: Num, no: Num) -> Num:
+    """`yes` where the condition holds, else `no`; both are evaluated."""
+    return xp.where(condition, yes, no)
+
+
+def ceil_div(a: Num, b: Num) -> Num:
+    """Ceiling of the quotient of two non-negative integers, exact in float32.
+
+    A compiled division by a shared divisor is a multiplication by its reciprocal, which can push an exact multiple
+    over the next integer; taking half a unit off the numerator leaves every true quotient where it is. Exact up to
+    a = 4e6; beyond that the numerator has no room for the half, and the result may be one too high in 16,000.
+    """
+    return xp.ceil((a - 0.5) / b)
+
+
+def whole(x: Num) -> Num:
+    """Ceiling of a fractional count, with a guard of 1e-3 against rounding just above an integer."""
+    return xp.ceil(x - 1e-3)
+
+
+def floor(x: Num) -> Num:
+    """The integer part."""
+    return xp.floor(x)
+
+
+def exp(x: Num) -> Num:
+    """The exponential."""
+    return xp.exp(x)
+
+
+def log(x: Num) -> Num:
+    """The natural logarithm."""
+    return xp.log(x)
+
+
+def expm1(x: Num) -> Num:
+    """exp(x) - 1 without cancellation."""
+    return xp.expm1(x)
+
+
+def log1p(x: Num) -> Num:
+    """log(1 + x) without cancellation."""
+    return xp.log1p(x)
+
+
+def safe(x: Num) -> Num:
+    """A divisor that may be absent: 1 where it is 0."""
+    return where(x > 0, x, 1.0)

@@ -1,0 +1,108 @@
+"""Matrix multiplication: M tokens times K inputs, N outputs."""
+
+from __future__ import annotations
+
+from sweep.cost.arith import ceil_div, exp, maximum, minimum, where, whole
+from sweep.cost.ops import Op, Phase, kernel
+from sweep.machine import Machine, OpRate, Tile
+from sweep.point import Num
+
+
+def tile_efficiency(size: Num, tile: Num) -> Num:
+    """Share of a tiled dimension that is real work: size / (ceil(size / tile) tile).
+
+    Source: NVIDIA matrix-multiplication guide, tile quantization.
+    """
+    return size / (ceil_div(size, tile) * tile)
+
+
+def wave_efficiency(tiles: Num, n_sm: Num) -> Num:
+    """Share of the processors that is busy over all waves: tiles / (ceil(tiles / S) S).
+
+    Source: NVIDIA matrix-multiplication guide, wave quantization.
+    """
+    return tiles / (whole(tiles / n_sm) * n_sm)
+
+
+def ramp(size: Num, x0: Num) -> Num:
+    """How much of the rate a short dimension reaches: 1 - exp(-size / x0); x0 = 0 means all of it.
+
+    Source: fitted to the sustained-throughput curves of NVIDIA's AI Model Co-Design article (80 % at K about 3072,
+    N about 2560 on NVFP4).
+    """
+    return where(x0 > 0, 1.0 - exp(-size / where(x0 > 0, x0, 1.0)), 1.0)
+
+
+def crossover_m(n: Num, k: Num, machine: Machine, rate: OpRate, weight: Num) -> Num:
+    """Tokens from which on a GEMM computes longer than it moves bytes; infinite where that never happens.
+
+        M* = b / (2 / I - a / N - c / K),   I = FLOP/s over bytes/s;  a, b, c bytes of input, weight, output elements
+    """
+    per_token = 2.0 * rate.read_bytes_per_s / rate.flops_per_s - machine.act / n - machine.out / k
+    return where(per_token > 0, weight / where(per_token > 0, per_token, 1.0), float("inf"))
+
+
+def tiled_math_s(m: Num, n: Num, k: Num, groups: Num, rate: OpRate, tile: Tile, n_sm: Num) -> Num:
+    """Seconds of math when the output is cut into whole tiles that are dealt to processors in whole waves.
+
+        t = 2 K Tm Tn S waves / (peak ramp(K) ramp(N)),   waves = ceil(ceil(M/Tm) ceil(N/Tn) groups / S)
+
+    which is flops / (peak eff_tile eff_wave ramps). Fewer tiles than processors are no lost wave: the library
+    splits K over the idle ones.
+    Source: NVIDIA matrix-multiplication guide (tiles and waves; split-K).
+    """
+    waves = ceil_div(m, tile.m) * ceil_div(n, tile.n) * groups / n_sm
+    waves = where(waves < 1.0, waves, whole(waves))
+    per_wave_s = 2.0 * k * tile.m * tile.n * n_sm / (rate.flops_per_s * tile.rate * ramp(k, rate.ramp_k))
+    return per_wave_s * waves / ramp(n, rate.ramp_n)
+
+
+def gemm(
+    name: str,
+    phase: Phase,
+    machine: Machine,
+    rate: OpRate,
+    *,
+    count: Num,
+    m: Num,
+    n: Num,
+    k: Num,
+    weight: Num,
+    groups: Num = 1.0,
+) -> Op:
+    """`groups` multiplications of M x K by K x N on one GPU.
+
+        flops = 2 M N K      read = M K a + N K b      write = M N c
+
+    Args:
+        rate: what the kind of GEMM reaches.
+        count: layers that have it.
+        m: tokens of one multiplication; below 1 where an expert is seldom hit.
+        n, k: outputs and inputs on this GPU.
+        weight: bytes per weight.
+        groups: multiplications side by side (experts, heads), a fraction where it is an expected number.
+    Returns: an operation; the fastest tile of the machine's set decides its math.
+    Source: NVIDIA AI Model Co-Design (bytes of all three operands; block scales count).
+    """
+    flops = m * (2.0 * n * k) * groups
+    math_s = None
+    for tile in machine.tiles:
+        t = tiled_math_s(m, n, k, groups, rate, tile, machine.n_sm)
+        math_s = t if math_s is None else minimum(math_s, t)
+    if math_s is not None:
+        math_s = maximum(math_s, flops / rate.flops_per_s)
+    return kernel(
+        name,
+        phase,
+        rate,
+        count=count,
+        flops=flops,
+        weight_bytes=n * k * weight * groups,
+        input_bytes=m * (k * machine.act) * groups,
+        output_bytes=m * (n * machine.out) * groups,
+        math_s=math_s,
+        m=m,
+        n=n,
+        k=k,
+        groups=groups,
+    )

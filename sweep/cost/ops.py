@@ -1,0 +1,182 @@
+"""One operation of a step, what it moves and computes, and how its time divides among causes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import jax
+
+from sweep.cost.arith import maximum, where
+from sweep.machine import OpRate
+from sweep.point import Num
+
+Phase = Literal["decode", "prefill"]
+Join = Literal["max", "sum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """One operation of one layer on one GPU in one step of one microbatch.
+
+    `flops` and bytes are totals of the operation, `groups` of them side by side included; the `*_s` fields are what
+    each resource would take alone. `m, n, k` describe one matrix multiplication of the group. An operation of a
+    collective has `comm_s` and `floor_s` only.
+    """
+
+    name: str
+    phase: Phase
+    count: Num  # layers that have it
+    m: Num = 0.0
+    n: Num = 0.0
+    k: Num = 0.0
+    groups: Num = 1.0
+    flops: Num = 0.0
+    weight_bytes: Num = 0.0
+    kv_bytes: Num = 0.0
+    input_bytes: Num = 0.0
+    output_bytes: Num = 0.0
+    comm_bytes: Num = 0.0
+    math_s: Num = 0.0
+    weight_s: Num = 0.0
+    kv_s: Num = 0.0
+    activation_s: Num = 0.0
+    comm_s: Num = 0.0
+    floor_s: Num = 0.0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Seconds by cause, and what was computed and moved meanwhile. The six seconds add up to the time."""
+
+    math_s: Num = 0.0
+    weight_s: Num = 0.0
+    kv_s: Num = 0.0
+    activation_s: Num = 0.0
+    comm_s: Num = 0.0
+    latency_s: Num = 0.0
+    flops: Num = 0.0
+    bytes: Num = 0.0
+
+    @property
+    def total_s(self) -> Num:
+        """Their sum, in an order that adds the small causes first."""
+        return self.latency_s + self.comm_s + self.activation_s + self.math_s + self.weight_s + self.kv_s
+
+    def __add__(self, other: Parts) -> Parts:
+        return Parts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Parts)})
+
+    def scaled(self, factor: Num) -> Parts:
+        """All of it, `factor` times."""
+        return Parts(**{f.name: getattr(self, f.name) * factor for f in fields(Parts)})
+
+
+def kernel_parts(op: Op, join: Join) -> Parts:
+    """Time of one kernel by cause.
+
+        max:  t = max(t0, t_math, t_mem)      the roofline: math and memory overlap perfectly
+        sum:  t = t0 + t_math + t_mem         what serving kernels are measured to be nearer to
+
+    Under `max` the time is math if math takes longest, else it is shared among the bytes; what the floor adds is
+    latency. Source: Williams et al., Roofline (CACM 2009) for `max`; a sum fits operator tables better than a
+    maximum or a p-norm between them (see the efficiency preset).
+    """
+    flops, moved = op.flops, op.weight_bytes + op.kv_bytes + op.input_bytes + op.output_bytes
+    memory_s = op.weight_s + op.kv_s + op.activation_s
+    if join == "sum":
+        return Parts(
+            math_s=op.math_s,
+            weight_s=op.weight_s,
+            kv_s=op.kv_s,
+            activation_s=op.activation_s,
+            latency_s=op.floor_s,
+            flops=flops,
+            bytes=moved,
+        )
+    computes = op.math_s >= memory_s
+    return Parts(
+        math_s=where(computes, op.math_s, 0.0),
+        weight_s=where(computes, 0.0, op.weight_s),
+        kv_s=where(computes, 0.0, op.kv_s),
+        activation_s=where(computes, 0.0, op.activation_s),
+        latency_s=maximum(op.floor_s - maximum(op.math_s, memory_s), 0.0),
+        flops=flops,
+        bytes=moved,
+    )
+
+
+def comm_parts(op: Op) -> Parts:
+    """Time of one collective: its bytes are communication, its start-up is latency."""
+    return Parts(comm_s=op.comm_s, latency_s=op.floor_s)
+
+
+def is_collective(op: Op) -> bool:
+    """Whether the operation moves bytes between GPUs."""
+    return op.name in COLLECTIVES
+
+
+COLLECTIVES = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "pipeline_hop"}
+)
+
+
+def op_parts(op: Op, join: Join) -> Parts:
+    """Time of one operation of one layer by cause."""
+    return comm_parts(op) if is_collective(op) else kernel_parts(op, join)
+
+
+def tally(ops: Iterable[Op], join: Join) -> Parts:
+    """Sum over operations, each as often as layers have it."""
+    total = Parts()
+    for op in ops:
+        total = total + op_parts(op, join).scaled(op.count)
+    return total
+
+
+def kernel(
+    name: str,
+    phase: Phase,
+    rate: OpRate,
+    *,
+    count: Num,
+    flops: Num,
+    weight_bytes: Num = 0.0,
+    kv_read_bytes: Num = 0.0,
+    kv_write_bytes: Num = 0.0,
+    input_bytes: Num = 0.0,
+    output_bytes: Num = 0.0,
+    math_s: Num | None = None,
+    m: Num = 0.0,
+    n: Num = 0.0,
+    k: Num = 0.0,
+    groups: Num = 1.0,
+) -> Op:
+    """An operation of math and memory at the rates of its kind.
+
+    Args:
+        rate: FLOP/s, bytes/s and floor of the kind of kernel.
+        count: layers that have it.
+        flops, *_bytes: totals on this GPU in this layer and step. New cache entries count as written activations.
+        math_s: seconds of math where flops / rate is not all of it (tiles and waves).
+    """
+    return Op(
+        name=name,
+        phase=phase,
+        count=count,
+        m=m,
+        n=n,
+        k=k,
+        groups=groups,
+        flops=flops,
+        weight_bytes=weight_bytes,
+        kv_bytes=kv_read_bytes,
+        input_bytes=input_bytes,
+        output_bytes=output_bytes + kv_write_bytes,
+        math_s=flops / rate.flops_per_s if math_s is None else math_s,
+        weight_s=weight_bytes / rate.read_bytes_per_s,
+        kv_s=kv_read_bytes / rate.read_bytes_per_s,
+        activation_s=input_bytes / rate.read_bytes_per_s + (output_bytes + kv_write_bytes) / rate.write_bytes_per_s,
+        floor_s=rate.t0_s,
+    )

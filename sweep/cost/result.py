@@ -1,0 +1,168 @@
+"""From times and bytes of a point to the columns a person asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+
+from sweep.cost.arith import maximum, where
+from sweep.cost.memory import count_params, gpus, held_bytes, kv_bytes_per_token, max_batch, request_bytes, weights_bytes
+from sweep.cost.prefill import ttft_s
+from sweep.cost.step import Load, Row, load_terms, step_tokens, token_time
+from sweep.point import Context, Kinds, Num
+
+BOUNDS = ("math", "weight_read", "kv_read", "activation", "comm", "latency")
+# bits of the `reasons` column, in this order
+REASONS = ("capacity", "not_divisible", "over_domain", "ttft_cut", "unknown_figure", "no_format")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class RowCost:
+    """What a configuration alone decides."""
+
+    accuracy: Num
+    accuracy_low: Num
+    accuracy_high: Num
+    loss: Num
+    loss_sigma: Num
+    extrapolation: Num
+    weights_bytes: Num
+    params_total: Num
+    params_active: Num
+    kv_bytes_per_tok: Num
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class ContextCost:
+    """What a configuration and a context decide."""
+
+    ttft_s: Num
+    request_bytes: Num
+    max_batch: Num
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class PointCost:
+    """What a configuration, a batch and a context decide."""
+
+    tok_s_gpu: Num
+    tok_s_user: Num
+    tpot_s: Num
+    request_s: Num
+    total_tok_s_gpu: Num
+    tok_s_mw: Num
+    usd_per_mtok: Num
+    joule_per_tok: Num
+    math_s: Num
+    weight_read_s: Num
+    kv_read_s: Num
+    activation_s: Num
+    comm_s: Num
+    latency_s: Num
+    bound: Num  # index into BOUNDS
+    mfu: Num
+    mbu: Num
+    intensity: Num
+    kv_bytes: Num
+    activation_bytes: Num
+    held_bytes: Num
+    fits: Num  # 1 where the capacity suffices
+    in_time: Num  # 1 where the time to the first token is not over its limit
+
+
+def row_cost(row: Row) -> RowCost:
+    """Parameters, weights and accuracy of one configuration."""
+    params = count_params(row.model)
+    return RowCost(
+        accuracy=row.accuracy,
+        accuracy_low=row.accuracy_low,
+        accuracy_high=row.accuracy_high,
+        loss=row.loss,
+        loss_sigma=row.loss_sigma,
+        extrapolation=row.extrapolation,
+        weights_bytes=weights_bytes(row.model, row.machine, row.layout),
+        params_total=params.total,
+        params_active=params.active,
+        kv_bytes_per_tok=kv_bytes_per_token(row.model, row.machine),
+    )
+
+
+def load_cost(row: Row, batch: Num, kinds: Kinds) -> Load:
+    """The context-free half of the decode step."""
+    return load_terms(row, batch, kinds)
+
+
+def context_cost(row: Row, weights: Num, context: Context, kinds: Kinds) -> ContextCost:
+    """Prefill and memory of one request."""
+    each = request_bytes(row.model, row.machine, row.layout, context.longest)
+    return ContextCost(
+        ttft_s=ttft_s(row, context, kinds),
+        request_bytes=each,
+        max_batch=max_batch(weights, each, row.model, row.machine, row.layout),
+    )
+
+
+def largest(parts: tuple[Num, ...]) -> Num:
+    """Index of the largest of a few numbers, the first of equals, as a chain of selects."""
+    best, index = parts[0], parts[0] * 0.0
+    for i, part in enumerate(parts[1:], start=1):
+        index = where(part > best, float(i), index)
+        best = maximum(best, part)
+    return index
+
+
+def point_cost(
+    row: Row, at_row: RowCost, load: Load, at_context: ContextCost, batch: Num, context: Context, kinds: Kinds
+) -> PointCost:
+    """All that depends on configuration, batch and context.
+
+        tok_s_user = 1 / TPOT         tok_s_gpu = batch x tok_s_user / gpus         request = TTFT + (osl - 1) TPOT
+    """
+    machine, layout = row.machine, row.layout
+    token = token_time(row, load, batch, context.decode, kinds)
+    parts, step_s = token.parts, token.step_s
+    tpot_s = parts.total_s
+    tok_s_user = 1.0 / tpot_s
+    tok_s_gpu = batch * tok_s_user / gpus(layout)
+    tokens = step_tokens(layout, batch, row.model.n_draft if kinds.drafting else 0.0, kinds)
+    held = held_bytes(at_row.weights_bytes, at_context.request_bytes, row.model, machine, layout, tokens, batch)
+    six = (parts.math_s, parts.weight_s, parts.kv_s, parts.activation_s, parts.comm_s, parts.latency_s)
+    return PointCost(
+        tok_s_gpu=tok_s_gpu,
+        tok_s_user=tok_s_user,
+        tpot_s=tpot_s,
+        request_s=at_context.ttft_s + (context.generated - 1.0) * tpot_s,
+        total_tok_s_gpu=tok_s_gpu * ((context.prompt + context.generated) / context.generated),
+        tok_s_mw=tok_s_gpu * (1e6 / machine.watts),
+        usd_per_mtok=machine.usd_per_hour * (1e6 / 3600.0) / tok_s_gpu,
+        joule_per_tok=machine.watts / tok_s_gpu,
+        math_s=parts.math_s,
+        weight_read_s=parts.weight_s,
+        kv_read_s=parts.kv_s,
+        activation_s=parts.activation_s,
+        comm_s=parts.comm_s,
+        latency_s=parts.latency_s,
+        bound=largest(six),
+        mfu=parts.flops / (machine.peak_flops * step_s),
+        mbu=parts.bytes / (machine.peak_bytes_per_s * step_s),
+        intensity=parts.flops / parts.bytes,
+        kv_bytes=held.kv,
+        activation_bytes=held.activations,
+        held_bytes=held.total,
+        fits=where(held.total <= machine.hbm_bytes, 1.0, 0.0),
+        in_time=where(at_context.ttft_s <= context.ttft_max_s, 1.0, 0.0),
+    )
+
+
+def evaluate_point(row: Row, batch: Num, context: Context, kinds: Kinds) -> tuple[RowCost, ContextCost, PointCost]:
+    """One point, all columns: the same four functions that a sweep batches."""
+    at_row = row_cost(row)
+    load = load_cost(row, batch, kinds)
+    at_context = context_cost(row, at_row.weights_bytes, context, kinds)
+    return at_row, at_context, point_cost(row, at_row, load, at_context, batch, context, kinds)
+
+

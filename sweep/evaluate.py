@@ -1,0 +1,377 @@
+"""The cost model over blocks of points: nested vmaps over configurations, batch and context, in one place.
+
+Batching happens in four calls, because each level of a point decides its own terms: a configuration decides weights
+and accuracy, with a batch it decides every kernel but attention, with a context memory and prefill, and only then
+come attention and the sums. Each call is a `jax.vmap` of a function of one point from `sweep.cost`; handing the terms
+of one level to the next keeps the compiler from computing them again for every context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sweep import accuracy
+from sweep.columns import BY_NAME
+from sweep.config import Study, as_record
+from sweep.cost.memory import count_params
+from sweep.cost.ops import Parts
+from sweep.cost.result import ContextCost, PointCost, RowCost, context_cost, load_cost, point_cost, row_cost
+from sweep.cost.step import Load, LoadStep, Row
+from sweep.machine import Machine
+from sweep.point import Context, Kinds, Layout, Model
+from sweep.space import Space, machine_arrays
+
+BOX = 8  # batches that one corner stands for in the frontier filter
+
+
+@functools.cache
+def tune_allocator() -> bool:
+    """Ask glibc to keep freed buffers: fresh pages for every block cost more than the arithmetic on them.
+
+    Returns: whether it was done; elsewhere than on glibc nothing happens.
+    """
+    if platform.system() != "Linux":
+        return False
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        m_mmap_threshold, m_trim_threshold = -3, -1
+        return bool(libc.mallopt(m_mmap_threshold, 1 << 28) and libc.mallopt(m_trim_threshold, 1 << 30))
+    except (OSError, AttributeError):
+        return False
+
+
+@functools.cache
+def compiler_options() -> dict[str, Any] | None:
+    """Wide vectors where the processor has them (about a fifth faster); nothing where the option is unknown."""
+    if jax.default_backend() != "cpu":
+        return None
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as info:
+        if "avx512f" not in info.read():
+            return None
+        options = {"xla_cpu_prefer_vector_width": 512}
+        try:
+            jax.jit(lambda x: x + 1.0, compiler_options=options)(jnp.float32(1.0))
+        except Exception:
+            return None
+        return options
+    return None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class AccuracyTable:
+    """Accuracy of each model in each precision: decided before any layout is."""
+
+    accuracy: Any
+    accuracy_low: Any
+    accuracy_high: Any
+    loss: Any
+    loss_sigma: Any
+    extrapolation: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """What rows refer to, on the device."""
+
+    model: Model
+    machine: Machine
+    layout: Layout
+    skew: Any
+    accuracy: AccuracyTable  # over models x machines
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """Table indices of rows."""
+
+    model: Any
+    machine: Any
+    layout: Any
+    accuracy: Any
+
+
+def accuracy_table(space: Space, study: Study) -> AccuracyTable:
+    """The accuracy proxy for every model x machine pair of a grid (machines differ in precision alone here)."""
+    law = accuracy.law_of(study.accuracy)
+    params = count_params(jax.tree.map(np.asarray, space.model))
+    penalties = [accuracy.penalties(as_record(p), qat=study.accuracy.qat) for p in space.precision]
+    shape_at = functools.partial(accuracy.shape_of, space.model, params.touched, params.total)
+    columns = []
+    for d8, dkv in penalties:
+        shape = shape_at(d8=np.full(space.n_models, d8), dkv=np.full(space.n_models, dkv))
+        shape = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape)
+        columns.append(jax.jit(jax.vmap(accuracy.loss, in_axes=(0, None)))(shape, law))
+    n_precision = len(space.precision)
+    per_machine = [(i // (len(space.machines) // (len(space.hardware) * n_precision))) % n_precision for i in range(len(space.machines))]
+
+    def stack(name: str) -> Any:
+        by_precision = np.stack([np.asarray(getattr(c, name), dtype=np.float32) for c in columns], axis=1)
+        return by_precision[:, per_machine].reshape(-1)
+
+    return AccuracyTable(**{f.name: stack(f.name) for f in dataclasses.fields(AccuracyTable)})
+
+
+def _take(tables: Tables, index: Index) -> Row:
+    def rows(table: Any, at: Any) -> Any:
+        return jax.tree.map(lambda column: column[at], table)
+
+    a = rows(tables.accuracy, index.accuracy)
+    return Row(
+        model=rows(tables.model, index.model),
+        machine=rows(tables.machine, index.machine),
+        layout=rows(tables.layout, index.layout),
+        skew=tables.skew[index.layout],
+        accuracy=a.accuracy,
+        loss=a.loss,
+        loss_sigma=a.loss_sigma,
+        accuracy_low=a.accuracy_low,
+        accuracy_high=a.accuracy_high,
+        extrapolation=a.extrapolation,
+    )
+
+
+def _sums(step: LoadStep) -> LoadStep:
+    """A step with its causes merged: what the rates need, and a sixth of the memory."""
+
+    def merged(parts: Parts) -> Parts:
+        return Parts(latency_s=parts.total_s)
+
+    return LoadStep(
+        layers=merged(step.layers),
+        comm=merged(step.comm),
+        exchange=merged(step.exchange),
+        head=merged(step.head),
+        hop=merged(step.hop),
+    )
+
+
+def _kept(step: LoadStep) -> dict[str, Any]:
+    """The arrays of a step: what is a plain zero is not stored."""
+    out: dict[str, Any] = {}
+    for f in dataclasses.fields(step):
+        parts = getattr(step, f.name)
+        for g in dataclasses.fields(parts):
+            value = getattr(parts, g.name)
+            if isinstance(value, jax.Array):
+                out[f"{f.name}.{g.name}"] = value
+    return out
+
+
+def _restored(kept: dict[str, Any]) -> LoadStep:
+    groups: dict[str, dict[str, Any]] = {f.name: {} for f in dataclasses.fields(LoadStep)}
+    for key, value in kept.items():
+        group, name = key.split(".")
+        groups[group][name] = value
+    return LoadStep(**{g: Parts(**values) for g, values in groups.items()})
+
+
+def _row_stage(tables: Tables, index: Index) -> RowCost:
+    return jax.vmap(row_cost)(_take(tables, index))
+
+
+def _load_stage(tables: Tables, index: Index, batch: Any, kinds: Kinds, merge: bool) -> dict[str, dict[str, Any]]:
+    def one(row: Row, b: Any) -> dict[str, dict[str, Any]]:
+        load = load_cost(row, b, kinds)
+        step, plain = (_sums(load.step), _sums(load.plain)) if merge else (load.step, load.plain)
+        return {"step": _kept(step), "plain": _kept(plain)}
+
+    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(_take(tables, index), batch)
+
+
+def _context_stage(tables: Tables, index: Index, at_row: RowCost, context: Context, kinds: Kinds, prefill: bool) -> ContextCost:
+    def one(row: Row, r: RowCost, c: Context) -> ContextCost:
+        cost = context_cost(row, r.weights_bytes, c, kinds)
+        return cost if prefill else dataclasses.replace(cost, ttft_s=cost.request_bytes * 0.0)
+
+    return jax.vmap(jax.vmap(one, in_axes=(None, None, 0)), in_axes=(0, 0, None))(_take(tables, index), at_row, context)
+
+
+def _points(
+    tables: Tables,
+    index: Index,
+    at_row: RowCost,
+    load: dict[str, dict[str, Any]],
+    at_context: ContextCost,
+    batch: Any,
+    context: Context,
+    kinds: Kinds,
+    columns: tuple[str, ...],
+) -> dict[str, Any]:
+    def one(row: Row, r: RowCost, kept: dict[str, dict[str, Any]], c: ContextCost, b: Any, x: Context) -> dict[str, Any]:
+        restored = Load(step=_restored(kept["step"]), plain=_restored(kept["plain"]))
+        cost: PointCost = point_cost(row, r, restored, c, b, x, kinds)
+        return {name: getattr(cost, name) for name in columns}
+
+    over_context = jax.vmap(one, in_axes=(None, None, None, 0, None, 0))
+    over_batch = jax.vmap(over_context, in_axes=(None, None, 0, None, 0, None))
+    over_rows = jax.vmap(over_batch, in_axes=(0, 0, 0, 0, None, None))
+    return over_rows(_take(tables, index), at_row, load, at_context, batch, context)
+
+
+def _filter_stage(
+    tables: Tables,
+    index: Index,
+    at_row: RowCost,
+    load: dict[str, dict[str, Any]],
+    at_context: ContextCost,
+    batch: Any,
+    context: Context,
+    keep: Any,
+    bar: Any,
+    edges: Any,
+    kinds: Kinds,
+    objectives: tuple[str, str],
+    signs: tuple[float, float],
+) -> dict[str, Any]:
+    """Two objectives of every point, which boxes of points may hold a frontier point, and counts by reason.
+
+    A box (up to `BOX` batches of one row and context) is dropped if its best corner lies strictly under the frontier so
+    far: bar[row, context, e] is the best first objective of a frontier point with at least the row's accuracy and at
+    least edges[e] of the second objective.
+    """
+    wanted = (*objectives, "fits", "in_time")
+    out = _points(tables, index, at_row, load, at_context, batch, context, kinds, wanted)
+    fits, in_time = out["fits"] > 0, out["in_time"] > 0
+    asked = keep & jnp.ones_like(fits)
+    good = fits & in_time & asked
+    a, b = (jnp.where(good, out[name] * sign, -jnp.inf) for name, sign in zip(objectives, signs, strict=True))
+    n_rows, n_batch, n_context = a.shape
+    pad = (-n_batch) % BOX if n_batch > BOX else 0
+    box = min(BOX, n_batch)
+    a_box, b_box = (
+        jnp.pad(v, ((0, 0), (0, pad), (0, 0)), constant_values=-jnp.inf).reshape(n_rows, -1, box, n_context).max(axis=2)
+        for v in (a, b)
+    )
+    beaten = jnp.zeros(a_box.shape, dtype=bool)
+    for e in range(edges.shape[0]):
+        beaten |= (edges[e] >= b_box) & (bar[:, None, :, e] > a_box)
+    alive = ~beaten & (a_box > -jnp.inf)
+    count = functools.partial(jnp.sum, dtype=jnp.int32)
+    return {
+        "a": a,
+        "b": b,
+        "alive": alive,
+        "asked": count(asked),
+        "capacity": count(asked & ~fits),
+        "ttft_cut": count(asked & ~in_time),
+        "feasible": count(good),
+    }
+
+
+class Engine:
+    """Evaluates rows of a grid on the default device."""
+
+    def __init__(self, space: Space, study: Study, *, float64: bool = False):
+        tune_allocator()
+        self.space = space
+        self.dtype = np.float64 if float64 else np.float32
+        options = compiler_options()
+        jit = functools.partial(jax.jit, compiler_options=options) if options else jax.jit
+        self._row = jit(_row_stage)
+        self._load = jit(_load_stage, static_argnames=("kinds", "merge"))
+        self._context = jit(_context_stage, static_argnames=("kinds", "prefill"))
+        self._points = jit(_points, static_argnames=("kinds", "columns"))
+        self._filter = jit(_filter_stage, static_argnames=("kinds", "objectives", "signs"))
+        self.tables = jax.tree.map(
+            lambda x: jnp.asarray(np.asarray(x), dtype=self.dtype),
+            Tables(
+                model=space.model,
+                machine=machine_arrays(space),
+                layout=space.layout,
+                skew=space.skew,
+                accuracy=accuracy_table(space, study),
+            ),
+        )
+        self.batch = jnp.asarray(space.batch, dtype=self.dtype)
+        self.context = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), dtype=self.dtype), space.context)
+        self.limited = bool(np.isfinite(np.asarray(space.context.ttft_max_s)).any())
+
+    def index(self, rows: np.ndarray) -> Index:
+        """Table indices of rows, on the device."""
+        i_model, i_machine, i_layout = self.space.indices(rows)
+        i_accuracy = i_model * len(self.space.machines) + i_machine
+        return Index(
+            model=jnp.asarray(i_model),
+            machine=jnp.asarray(i_machine),
+            layout=jnp.asarray(i_layout),
+            accuracy=jnp.asarray(i_accuracy.astype(np.int32)),
+        )
+
+    def rows(self, index: Index) -> RowCost:
+        """What configurations decide: [rows]."""
+        result: RowCost = self._row(self.tables, index)
+        return result
+
+    def full(
+        self, rows: np.ndarray, kinds: Kinds, columns: Sequence[str]
+    ) -> tuple[RowCost, ContextCost, dict[str, Any]]:
+        """All that was asked for: per row [R], per row and context [R, C], per point [R, B, C]."""
+        index = self.index(rows)
+        at_row = self.rows(index)
+        load = self._load(self.tables, index, self.batch, kinds=kinds, merge=False)
+        needs_prefill = self.limited or bool({"ttft_s", "request_s"} & set(columns))
+        at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=needs_prefill)
+        names = tuple(n for n in columns if n in BY_NAME and BY_NAME[n].level == "point")
+        points = self._points(
+            self.tables,
+            index,
+            at_row,
+            load,
+            at_context,
+            self.batch,
+            self.context,
+            kinds=kinds,
+            columns=(*names, "fits", "in_time"),
+        )
+        return at_row, at_context, points
+
+    def filtered(
+        self,
+        rows: np.ndarray,
+        kinds: Kinds,
+        *,
+        objectives: tuple[str, str],
+        signs: tuple[float, float],
+        keep: np.ndarray | None,
+        bar: np.ndarray,
+        edges: np.ndarray,
+        at_row: RowCost | None = None,
+    ) -> dict[str, Any]:
+        """Two objectives of each point and which boxes may hold a frontier point; see `_filter_stage`."""
+        index = self.index(rows)
+        at_row = self.rows(index) if at_row is None else at_row
+        merge = not (kinds.hop_b or kinds.two_batch)
+        load = self._load(self.tables, index, self.batch, kinds=kinds, merge=merge)
+        timed = self.limited or bool({"ttft_s", "request_s"} & set(objectives))
+        at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=timed)
+        asked = jnp.ones((1, 1, 1), dtype=bool) if keep is None else jnp.asarray(keep)
+        result: dict[str, Any] = self._filter(
+            self.tables,
+            index,
+            at_row,
+            load,
+            at_context,
+            self.batch,
+            self.context,
+            asked,
+            jnp.asarray(bar, dtype=self.dtype),
+            jnp.asarray(edges, dtype=self.dtype),
+            kinds=kinds,
+            objectives=objectives,
+            signs=signs,
+        )
+        return result

@@ -1,0 +1,296 @@
+"""What a machine does with given formats and given efficiencies: one record of rates per combination.
+
+Hardware, precision and efficiency meet here, on the host, once per combination: bytes per element, the FLOP/s and
+bytes/s that each kind of kernel reaches, what an empty kernel costs, links, capacity. The cost model sees only
+these numbers and knows nothing of format names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from sweep.errors import BadInput, closest
+from sweep.point import FORMAT_BITS, FORMAT_MATH, Hardware, Num, Precision
+
+NAN = float("nan")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class OpRate:
+    """What one kind of kernel reaches."""
+
+    flops_per_s: Num  # dense peak of the math format times the share reached
+    read_bytes_per_s: Num
+    write_bytes_per_s: Num
+    t0_s: Num  # floor: the time of an empty kernel
+    ramp_k: Num = 0.0  # K at which 63 % of the rate is reached; 0: at once
+    ramp_n: Num = 0.0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What one kind of collective reaches, per GPU and direction, inside and across the scale-up domain."""
+
+    bytes_per_s: Num
+    t0_s: Num
+    t0_rank_s: Num  # more per member of the group, up to 16
+    scaleout_bytes_per_s: Num
+    scaleout_t0_s: Num
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """An output tile that a matrix kernel works in, and the share of its best rate that it reaches."""
+
+    m: Num
+    n: Num
+    rate: Num
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Rates, capacities and bytes per element of one hardware x precision x efficiency combination."""
+
+    # bytes per element
+    attn_weight: Num
+    ffn_weight: Num
+    head_weight: Num
+    act: Num
+    kv: Num
+    out: Num
+    dispatch: Num
+    combine: Num
+    # kernels
+    gemm_attn: OpRate
+    gemm_ffn: OpRate
+    gemm_head: OpRate
+    experts: OpRate
+    attention: OpRate
+    mla: OpRate
+    prefill: OpRate
+    state: OpRate
+    tiles: tuple[Tile, ...]
+    n_sm: Num
+    # collectives
+    reduce: Link
+    exchange: Link
+    experts_link: Link  # dispatch and combine
+    hop: Link
+    domain: Num
+    in_network: Num
+    # memory
+    hbm_bytes: Num
+    reserve_bytes: Num
+    # overheads
+    layer_s: Num
+    host_s: Num
+    request_s: Num
+    elementwise: Num  # reads and writes of the residual stream per layer
+    imbalance: Num  # slowest over mean GPU with expert load balancing, less 1
+    imbalance_off: Num  # without
+    # for the shares of the machine that are reached
+    peak_flops: Num
+    peak_bytes_per_s: Num
+    watts: Num
+    usd_per_hour: Num
+
+
+MATH_UNITS = ("fp32", "bf16", "fp8", "int8", "fp4")
+_WIDTH = {"fp4": 4, "fp8": 8, "int8": 8, "bf16": 16, "fp32": 32}
+MESSAGE_BYTES = 2.0  # every message but dispatch and combine is bf16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A machine's numbers, and what is missing to use them."""
+
+    machine: Machine
+    unknown: tuple[str, ...]  # figures that a point needs and nobody has published
+    no_format: bool  # no rate for the math that the formats ask for
+
+
+def weight_bytes(name: str) -> float:
+    """Bytes of one weight, block scales included."""
+    return FORMAT_BITS[check_format(name)][0] / 8
+
+
+def element_bytes(name: str) -> float:
+    """Bytes of one activation or cache element, block scales included."""
+    return FORMAT_BITS[check_format(name)][1] / 8
+
+
+def check_format(name: str, key: str = "precision") -> str:
+    """The name itself if it is a known format."""
+    if name not in FORMAT_BITS:
+        raise BadInput(f"{key}={name}: no such format; {closest(str(name), FORMAT_BITS)}")
+    return name
+
+
+def flops_of(hardware: Hardware, unit: str) -> float:
+    """Dense FLOP/s of a math unit, NaN where the machine has none or nobody has published it."""
+    rate = getattr(hardware, f"{unit}_flops")
+    return NAN if rate is None else float(rate)
+
+
+def math_unit(weights: str, activations: str, hardware: Hardware) -> str:
+    """The unit that multiplies two formats: that of the wider one if the machine has it, else bf16.
+
+    Narrow weights on a machine without their format are widened before the multiplication: they save bytes, not
+    math (weight-only quantization).
+    """
+    units = [FORMAT_MATH[weights], FORMAT_MATH[activations]]
+    known = [u for u in units if u is not None] or ["bf16"]
+    widest = max(known, key=lambda u: _WIDTH[u])
+    if {"int8", "fp8"} <= set(known):
+        widest = "bf16"
+    return widest if flops_of(hardware, widest) == flops_of(hardware, widest) else "bf16"
+
+
+def attention_unit(kv: str, hardware: Hardware) -> str:
+    """fp8 where the cache has 8 bits or fewer and the machine computes in fp8, else bf16."""
+    narrow = FORMAT_BITS[kv][1] <= 8.25
+    return "fp8" if narrow and flops_of(hardware, "fp8") == flops_of(hardware, "fp8") else "bf16"
+
+
+def _merge(base: Any, over: Any) -> Any:
+    if isinstance(base, Mapping) and isinstance(over, Mapping):
+        return {k: _merge(base.get(k), over[k]) if k in over else base[k] for k in (*base, *(k for k in over if k not in base))}
+    return base if over is None else over
+
+
+def efficiency_for(efficiency: Mapping[str, Any], generation: str | None) -> dict[str, Any]:
+    """The constants of an efficiency preset for one chip generation: the common ones, then its own on top."""
+    own = (efficiency.get("generations") or {}).get(generation or "", {})
+    merged = _merge({k: v for k, v in efficiency.items() if k != "generations"}, own)
+    assert isinstance(merged, dict)
+    return merged
+
+
+def resolve(
+    hardware: Hardware, precision: Precision, efficiency: Mapping[str, Any], *, generation: str | None = None
+) -> Resolved:
+    """Rates of every kind of kernel and link for one machine, one set of formats and one efficiency preset.
+
+    Args:
+        hardware: dense peaks, bandwidths, capacity (SI units, one direction).
+        precision: format names.
+        efficiency: an efficiency preset (`conf/efficiency/*.yaml`) as nested mappings.
+        generation: label of the chip's generation, for constants that differ between generations.
+    Source: section 1 of the cost model for formats; measured shares from operator tables, see the preset.
+    """
+    e = efficiency_for(efficiency, generation)
+    p = precision
+    for key in ("weights", "activations", "kv", "output", "combine", "head"):
+        check_format(getattr(p, key), f"precision.{key}")
+    weights_attn, weights_ffn = p.weights_attn or p.weights, p.weights_ffn or p.weights
+    dispatch = p.dispatch or p.activations
+    for key, name in (("weights_attn", weights_attn), ("weights_ffn", weights_ffn), ("dispatch", dispatch)):
+        check_format(name, f"precision.{key}")
+    q = 1.0 if p.quantized_fraction is None else float(p.quantized_fraction)
+    hbm = NAN if hardware.hbm_bytes_per_s is None else float(hardware.hbm_bytes_per_s)
+    missing_math = False
+
+    def rate(kind: str, unit: str, share_of: str | None = None, mix: float = 1.0) -> OpRate:
+        nonlocal missing_math
+        k = e["kernels"][kind]
+        k = _merge({key: v for key, v in k.items() if not isinstance(v, Mapping)}, k.get(unit))
+        peak = flops_of(hardware, share_of or unit)
+        wide = flops_of(hardware, "bf16")
+        if mix < 1.0:  # the share that stayed in bf16 computes in bf16
+            peak = 1.0 / (mix / peak + (1.0 - mix) / wide)
+        missing_math = missing_math or peak != peak
+        return OpRate(
+            flops_per_s=peak * k["math"] * e["math"],
+            read_bytes_per_s=hbm * k["read"] * e["memory"],
+            write_bytes_per_s=hbm * k["write"] * e["memory"],
+            t0_s=k["t0_s"] * e["floor"],
+            ramp_k=k["ramp_k"],
+            ramp_n=k["ramp_n"],
+        )
+
+    unit_attn = math_unit(weights_attn, p.activations, hardware)
+    unit_ffn = math_unit(weights_ffn, p.activations, hardware)
+    unit_head = math_unit(p.head, p.activations, hardware)
+    unit_kv = attention_unit(p.kv, hardware)
+
+    up = hardware.link_bytes_per_s if hardware.link_bytes_per_s is not None else hardware.host_link_bytes_per_s
+    out = hardware.scaleout_bytes_per_s
+
+    def link(kind: str) -> Link:
+        k = e["links"][kind]
+        return Link(
+            bytes_per_s=(NAN if up is None else float(up)) * k["share"],
+            t0_s=k["t0_s"] * e["floor_link"],
+            t0_rank_s=k["t0_rank_s"] * e["floor_link"],
+            scaleout_bytes_per_s=(NAN if out is None else float(out)) * k["scaleout_share"],
+            scaleout_t0_s=k["scaleout_t0_s"],
+        )
+
+    capacity = NAN if hardware.hbm_bytes is None else float(hardware.hbm_bytes)
+    tiles = tuple(Tile(m=float(m), n=float(n), rate=float(r)) for m, n, r in e["tiles"])
+    machine = Machine(
+        attn_weight=q * weight_bytes(weights_attn) + (1 - q) * 2.0,
+        ffn_weight=q * weight_bytes(weights_ffn) + (1 - q) * 2.0,
+        head_weight=weight_bytes(p.head),
+        act=element_bytes(p.activations),
+        kv=element_bytes(p.kv),
+        out=element_bytes(p.output),
+        dispatch=element_bytes(dispatch),
+        combine=element_bytes(p.combine),
+        gemm_attn=rate("gemm", unit_attn, mix=q),
+        gemm_ffn=rate("gemm", unit_ffn, mix=q),
+        gemm_head=rate("gemm", unit_head),
+        experts=rate("experts", unit_ffn, mix=q),
+        attention=rate("attention", unit_kv),
+        mla=rate("mla", unit_kv),
+        prefill=rate("prefill", unit_kv),
+        state=rate("state", "bf16"),
+        tiles=tiles,
+        n_sm=1.0 if hardware.n_sm is None else float(hardware.n_sm),
+        reduce=link("reduce"),
+        exchange=link("exchange"),
+        experts_link=link("experts"),
+        hop=link("hop"),
+        domain=float(hardware.domain or 1),
+        in_network=float(bool(hardware.in_network_reduce)),
+        hbm_bytes=capacity,
+        reserve_bytes=e["reserve_fraction"] * capacity,
+        layer_s=e["layer_s"],
+        host_s=e["host_s"],
+        request_s=e["request_s"],
+        elementwise=e["elementwise"],
+        imbalance=e["imbalance"],
+        imbalance_off=e["imbalance_off"],
+        peak_flops=flops_of(hardware, math_unit(p.weights, p.activations, hardware)),
+        peak_bytes_per_s=hbm,
+        watts=NAN if hardware.watts is None else float(hardware.watts),
+        usd_per_hour=NAN if hardware.usd_per_hour is None else float(hardware.usd_per_hour),
+    )
+    unknown = tuple(
+        key for key in ("hbm_bytes", "hbm_bytes_per_s") if getattr(hardware, key) is None
+    )
+    return Resolved(machine=machine, unknown=unknown, no_format=missing_math)
+
+
+def flatten(machine: Machine) -> dict[str, float]:
+    """All numbers of a machine by path, for comparisons and provenance."""
+    flat: dict[str, float] = {}
+    for f in dataclasses.fields(machine):
+        value = getattr(machine, f.name)
+        if dataclasses.is_dataclass(value):
+            flat.update({f"{f.name}.{k}": v for k, v in dataclasses.asdict(value).items()})  # type: ignore[arg-type]
+        elif isinstance(value, tuple):
+            for i, tile in enumerate(value):
+                flat.update({f"{f.name}.{i}.{k}": v for k, v in dataclasses.asdict(tile).items()})
+        else:
+            flat[f.name] = value
+    return flat
