@@ -8,6 +8,7 @@ sees YAML.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -71,6 +72,7 @@ def kind_of(record: type, name: str) -> str:
 _TYPES: dict[str, Any] = {"Num": Optional[float], "Flag": Optional[bool], "Name": Optional[str]}  # noqa: UP045
 
 
+@functools.cache
 def schema(group: str) -> type:
     """A record as a structured configuration: typed fields that may be null, and what its file says about it."""
     record = RECORDS[group]
@@ -102,6 +104,7 @@ class FrontierConfig:
     epsilon: float = 0.02  # relative: points of a report closer than this in every objective are thinned
 
 
+@functools.cache
 def root_schema() -> type:
     """The whole configuration as a structured configuration."""
     fields: list[tuple[str, Any, Any]] = [(g, schema(g), field(default_factory=schema(g))) for g in GROUPS]

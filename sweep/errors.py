@@ -12,7 +12,7 @@ class BadInput(Exception):
 
 def closest(word: str, choices: Iterable[str], count: int = 3) -> str:
     """The names most like `word`, as a phrase to append to a message."""
-    known = sorted(choices)
+    known = sorted(set(choices))
     near = difflib.get_close_matches(word, known, n=count, cutoff=0.4)
     if near:
         return f"nearest: {', '.join(near)}"

@@ -37,7 +37,7 @@ FORMATS: dict[str, tuple[float, float, float, str | None]] = {
 ACT = 2.0
 STATISTICS = 8.0
 
-# CHOICE: norms and `extra_params` are held as well as counted: bf16, copied on every GPU (section 2: "their
+# CHOICE: norms and `extra_params` are held as well as counted: bf16, norms copied on every GPU, extra_params cut over tpa (section 2: "their
 # parameters count"; the table of section 1 has no row for them).
 HOLD_NORMS = True
 
@@ -917,7 +917,7 @@ class Point:
         router = self.n_moe * m.n_experts * self.d
         held = attn * self.weight_bytes("attn") + ffn * self.weight_bytes("ffn") + router * self.weight_bytes("head")
         if HOLD_NORMS:
-            held += (self.norms() + m.extra_params) * 2.0
+            held += (self.norms() + m.extra_params / self.tpa) * 2.0
         # CHOICE: a stage holds mean layers, ceil(L / pp) of them, for dense layers beside MoE layers too.
         held *= ceil(self.L / self.pp) / self.L
         tables = 1.0 if (self.pp > 1 or m.tied_embeddings) else 2.0
@@ -954,8 +954,10 @@ def evaluate(
     flops = sum(op["count"] * op["flops"] for op in ops)
     moved = sum(op["count"] * (op["read_bytes"] + op["write_bytes"]) for op in ops)
     if p.g > 0 and m.draft_cost > 0:
-        # CHOICE: drafting takes its time where an undrafted step takes its own; its FLOPs and bytes are not known.
-        undrafted, _ = p.decode_step(0.0)
+        # CHOICE: drafting is a share of an undrafted step, in time as in FLOPs and bytes.
+        undrafted, plain_ops = p.decode_step(0.0)
+        flops += p.g * m.draft_cost * sum(op["count"] * op["flops"] for op in plain_ops)
+        moved += p.g * m.draft_cost * sum(op["count"] * (op["read_bytes"] + op["write_bytes"]) for op in plain_ops)
         for name in PARTS:
             parts[name] += p.g * m.draft_cost * undrafted[name]
     t_step = sum(parts.values())

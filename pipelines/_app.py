@@ -1,0 +1,241 @@
+"""What the pipelines share: composing a configuration, one-line errors, several jobs.
+
+A single run composes the configuration without creating a directory, so bad input leaves nothing behind. With `-m`
+Hydra takes over and runs one job per combination, on its launchers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+logging.getLogger("jax").setLevel(logging.WARNING)
+
+from hydra import compose, initialize_config_dir
+from hydra import main as hydra_main
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Sweep
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from sweep.config import ABOUT, Library, Study, conf_dir, plain, root_schema, study
+from sweep.errors import BadInput, closest
+from sweep.point import RECORDS, names
+
+GROUPS = (*RECORDS, "efficiency", "accuracy", "grid", "experiment")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run of a pipeline."""
+
+    study: Study
+    options: dict[str, Any]  # resume, output, progress, report, against
+    directory: Path | None  # where Hydra put a multirun job; None: the pipeline chooses
+    overrides: list[str]
+    config_yaml: str
+    name: str
+
+
+Task = Callable[[Job], int | None]
+
+
+def register() -> None:
+    """Give Hydra the typed base configuration; as often as one likes."""
+    ConfigStore.instance().store(name="base", node=root_schema())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """A command line, taken apart."""
+
+    overrides: list[str]
+    config_dirs: list[Path]
+    multirun: bool
+    rest: list[str]  # Hydra's own flags
+
+
+def parse(argv: Sequence[str]) -> CommandLine:
+    """Overrides, the user's own configuration directories, and Hydra's flags."""
+    overrides: list[str] = []
+    dirs: list[Path] = []
+    rest: list[str] = []
+    multirun = False
+    words = iter(argv)
+    for word in words:
+        if word in ("-m", "--multirun"):
+            multirun = True
+        elif word in ("--config-dir", "-cd"):
+            dirs.append(Path(next(words, "")).resolve())
+        elif word.startswith("--config-dir="):
+            dirs.append(Path(word.partition("=")[2]).resolve())
+        elif word.startswith("-"):
+            rest.append(word)
+        else:
+            overrides.append(word)
+    for directory in dirs:
+        if not directory.is_dir():
+            raise BadInput(f"--config-dir={directory}: no such directory")
+    return CommandLine(overrides=overrides, config_dirs=dirs, multirun=multirun, rest=rest)
+
+
+def _values(override: Override, library: Library) -> list[Any]:
+    value = override.value()
+    if isinstance(value, Sweep):
+        with contextlib.suppress(Exception):
+            return list(override.sweep_iterator())  # type: ignore[arg-type]
+        return []
+    return [value]
+
+
+def check_overrides(line: CommandLine) -> None:
+    """Refuse unknown groups, choices and keys, each in one line with the nearest names."""
+    library = Library([*line.config_dirs, conf_dir()])
+    try:
+        parsed = OverridesParser.create().parse_overrides(line.overrides)
+    except HydraException as error:
+        raise BadInput(f"{' '.join(line.overrides)}: {_first_line(error)}") from None
+    fields = tuple(root_schema().__dataclass_fields__)
+    for override in parsed:
+        key = override.key_or_group.split("@")[0]
+        if key.startswith("hydra") or override.is_delete():
+            continue
+        group, _, name = key.partition(".")
+        if not name and group in GROUPS:
+            for value in _values(override, library):
+                if isinstance(value, str) and "*" not in value and value not in library.choices(group):
+                    raise BadInput(f"{group}={value}: no such {group}; {closest(value, library.choices(group))}")
+            continue
+        if group not in (*fields, *GROUPS):
+            raise BadInput(f"{key}: no such key; {closest(group, (*fields, *GROUPS))}")
+        if group in RECORDS and name:
+            known = (*names(RECORDS[group]), *ABOUT[group])
+            if name.split(".")[0] not in known:
+                raise BadInput(f"{key}: no such key; {closest(name, [f'{group}.{k}' for k in known])}")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def as_bad_input(error: Exception) -> BadInput:
+    """A composition error as one line: key, value, what is wrong."""
+    text = str(error)
+    key = re.search(r"full_key: (\S+)", text) or re.search(r"Error merging override (\S+?)=", text)
+    value = re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text)
+    if value:
+        wanted = {"Float": "a number", "Boolean": "true or false", "Integer": "a whole number"}.get(value[2], value[2])
+        return BadInput(f"{key[1] if key else 'value'}={value[1]}: must be {wanted}")
+    missing = re.search(r"Key '(\S+)' (?:is not in struct|not in '\w+')", text)
+    if missing:
+        return BadInput(f"{key[1] if key else missing[1]}: no such key")
+    return BadInput(_first_line(error))
+
+
+def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path], name: str) -> tuple[DictConfig, dict[str, str]]:
+    """The configuration of one run, and which file was chosen in each group."""
+    register()
+    GlobalHydra.instance().clear()
+    extra = [f"hydra.job.name={name}"]
+    if config_dirs:
+        extra.append(f"hydra.searchpath=[{','.join(f'file://{d}' for d in config_dirs)}]")
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("sweep", overrides=[*overrides, *extra], return_hydra_config=True)
+    choices = {str(k): str(v) for k, v in plain(config.hydra.runtime.choices).items() if v is not None}
+    with _open(config):
+        del config["hydra"]
+    return config, choices
+
+
+@contextlib.contextmanager
+def _open(config: DictConfig) -> Iterator[None]:
+    OmegaConf.set_struct(config, False)
+    yield
+    OmegaConf.set_struct(config, True)
+
+
+OPTIONS = ("resume", "output", "progress", "report", "against")
+
+
+def make_job(
+    config: DictConfig,
+    choices: dict[str, str],
+    config_dirs: Sequence[Path],
+    overrides: Sequence[str],
+    name: str,
+    directory: Path | None = None,
+) -> Job:
+    """A job from a composed configuration, checked."""
+    data = plain(config)
+    return Job(
+        study=study(data, choices, [*config_dirs, conf_dir()]),
+        options={k: data.get(k) for k in OPTIONS},
+        directory=directory,
+        overrides=list(overrides),
+        config_yaml=OmegaConf.to_yaml(OmegaConf.create({k: v for k, v in data.items() if k not in OPTIONS})),
+        name=name,
+    )
+
+
+def run(task: Task, name: str, doc: str, argv: Sequence[str] | None = None, *, multirun: bool = False) -> int:
+    """Run a pipeline from a command line. Returns the exit code: 0, 1 for bad input, 2 for bad usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if any(w in ("-h", "--help") for w in words):
+        print(doc.strip())
+        return 0
+    try:
+        line = parse(words)
+        if line.multirun and not multirun:
+            raise BadInput(f"-m: {name} runs one job; sweep takes -m")
+        check_overrides(line)
+        if line.multirun:
+            return _multirun(task, name, line)
+        try:
+            config, choices = compose_config(line.overrides, line.config_dirs, name)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise as_bad_input(error) from None
+        return task(make_job(config, choices, line.config_dirs, line.overrides, name)) or 0
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+
+
+def _multirun(task: Task, name: str, line: CommandLine) -> int:
+    register()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back to us instead of a printed traceback
+    failed: list[str] = []
+
+    def one(config: DictConfig) -> None:
+        hydra = HydraConfig.get()
+        choices = {str(k): str(v) for k, v in plain(hydra.runtime.choices).items() if v is not None}
+        overrides = list(hydra.overrides.task)
+        try:
+            task(make_job(config, choices, line.config_dirs, overrides, name, Path(hydra.runtime.output_dir)))
+        except BadInput as error:
+            failed.append(f"job {hydra.job.num} ({' '.join(overrides)}): {error}")
+            print(failed[-1], file=sys.stderr)
+            raise
+
+    sys.argv = [sys.argv[0], "-m", *line.overrides, f"hydra.job.name={name}", *line.rest]
+    if line.config_dirs:
+        sys.argv += ["--config-dir", str(line.config_dirs[0])]
+    try:
+        hydra_main(version_base="1.3", config_path=str(conf_dir()), config_name="sweep")(one)()
+    except BadInput:
+        return 1
+    except (HydraException, OmegaConfBaseException) as error:
+        raise as_bad_input(error) from None
+    return 1 if failed else 0

@@ -1,0 +1,815 @@
+"""A sweep: rows of the grid in blocks through the cost model, into the running frontier and onto disk.
+
+Rows that no load can save are counted and never evaluated. The rest pass in blocks; what may be on the frontier is
+kept, what was asked to be stored is written in parts. Both can be interrupted: parts are complete or absent, the
+frontier is saved every few seconds, and a rerun of the same configuration goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import polars as pl
+
+from sweep import accuracy, store
+from sweep.columns import BY_NAME, COLUMNS, NUMBERS
+from sweep.config import Study
+from sweep.cost.result import REASONS
+from sweep.errors import BadInput, closest
+from sweep.evaluate import Engine
+from sweep.frontier import Objective, RunningFrontier, parse_objectives, under_staircase
+from sweep.point import Kinds
+from sweep.space import REASON_BIT, Axis, Space, build, filters, joins, kinds, row_reasons
+
+BLOCK_POINTS = 1 << 19
+CHUNK_ROWS = 1 << 18
+BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
+DEVICE_EDGES, HOST_EDGES, LEVELS = 32, 256, 128
+SAVE_EVERY_S = 5.0
+
+
+@dataclass
+class Counts:
+    """Points by fate. A point that several reasons stand against counts under each."""
+
+    asked: int = 0  # after `where`
+    feasible: int = 0
+    reasons: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+
+    def add(self, other: Counts) -> None:
+        """Add another tally."""
+        self.asked += other.asked
+        self.feasible += other.feasible
+        for name, n in other.reasons.items():
+            self.reasons[name] += n
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"asked": self.asked, "feasible": self.feasible, "reasons": dict(self.reasons)}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Counts:
+        """From plain data."""
+        return Counts(asked=data["asked"], feasible=data["feasible"], reasons=dict(data["reasons"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run is."""
+
+    done: int
+    total: int
+    feasible: int
+    frontier: int
+    seconds: float
+    final: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run leaves."""
+
+    manifest: dict[str, Any]
+    frontier: pl.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run before it starts: what it will evaluate, keep and write."""
+
+    study: Study
+    space: Space
+    objectives: tuple[Objective, ...]
+    by: tuple[str, ...]
+    rows: str  # all | feasible | frontier
+    sha256: str
+    points_before: int
+    points: int | None  # after `where`; None where only the run can tell
+
+
+def plan(study: Study) -> Plan:
+    """Check a study and size it.
+
+    Raises: `BadInput` for objectives or groups that are not columns, for an empty grid, for an unknown store mode.
+    """
+    space = build(study)
+    objectives = parse_objectives(study.frontier.objectives)
+    known = [c.name for c in COLUMNS if c.level in ("row", "context", "point") and c.dtype == "float32"]
+    for objective in objectives:
+        if objective.column not in known:
+            raise BadInput(f"frontier.objectives={objective.column}: no such column; {closest(objective.column, known)}")
+    by = [study.frontier.by] if isinstance(study.frontier.by, str) else list(study.frontier.by or [])
+    swept = [k for axis in space.axes for k in axis.columns]
+    # `by` may name what this grid holds constant: one group then
+    constant = [f"workload.{k}" for k in ("batch", "isl", "osl", "context")] + ["model", "hardware", "precision", "efficiency"]
+    for key in by:
+        if key not in (*swept, *constant):
+            raise BadInput(f"frontier.by={key}: no such axis; {closest(key, swept)}")
+    rows = study.store.rows
+    if rows not in ("all", "feasible", "frontier", "auto"):
+        raise BadInput(f"store.rows={rows}: allowed are all, feasible, frontier, auto")
+    before = space.n_points + space.dropped_early
+    if rows == "auto":
+        rows = "all" if space.n_points <= study.store.auto_rows else "frontier"
+    points = count_points(space)
+    if points == 0:
+        raise BadInput(f"where={' and '.join(space.where)}: no point is left of {before:,}")
+    return Plan(
+        study=study,
+        space=space,
+        objectives=objectives,
+        by=tuple(k for k in by if k in swept),
+        rows=rows,
+        sha256=store.config_hash(study.resolved),
+        points_before=before,
+        points=points,
+    )
+
+
+def count_points(space: Space) -> int | None:
+    """Points after `where`, or None where a filter couples rows with batch or context."""
+    f = filters(space)
+    per_row = space.per_row
+    if f.load:
+        first = f.points(np.arange(1))
+        load_keys = ("workload.",)
+        from sweep.expr import names_in
+
+        if not all(n.startswith(load_keys) for text in f.load for n in names_in(text)):
+            return None
+        per_row = int(np.count_nonzero(first))
+    if not f.row:
+        return space.n_rows * per_row
+    kept = sum(int(np.count_nonzero(f.rows(rows))) for rows in _chunks(space.n_rows, 1 << 20))
+    return kept * per_row
+
+
+def _chunks(n: int, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, n, size):
+        yield np.arange(start, min(start + size, n), dtype=np.int64)
+
+
+# --- groups of the frontier --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """Which frontier a point belongs to: group = row part x context part x batch part."""
+
+    space: Space
+    by: tuple[str, ...]
+    row_axes: list[tuple[int, int, np.ndarray]]  # stride, size, group of each digit
+    n_row: int
+    context: np.ndarray  # [n_contexts]
+    n_context: int
+    batch: np.ndarray  # [n_batch]
+    n_batch: int
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return self.n_row * self.n_context * self.n_batch
+
+    def rows(self, rows: np.ndarray) -> np.ndarray:
+        """Row part of the group."""
+        group = np.zeros(len(rows), dtype=np.int64)
+        for stride, size, digit_group in self.row_axes:
+            group = group * int(digit_group.max() + 1) + digit_group[(rows // stride) % size]
+        return group
+
+    def points(self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray) -> np.ndarray:
+        """Group of points."""
+        return (self.rows(rows) * self.n_context + self.context[i_context]) * self.n_batch + self.batch[i_batch]
+
+
+def _labels(columns: list[np.ndarray]) -> np.ndarray:
+    keys = list(zip(*(c.tolist() for c in columns), strict=True))
+    seen = {k: i for i, k in enumerate(dict.fromkeys(keys))}
+    return np.array([seen[k] for k in keys], dtype=np.int64)
+
+
+def make_groups(space: Space, by: tuple[str, ...]) -> Groups:
+    """Group numbers from the axes that `by` names."""
+    load_names = {"batch", "workload", "isl", "osl", "context", "prefix_hit", "ttft_max_s"}
+    load_axes = [a for a in space.axes if a.name in load_names]
+    row_axes_all = [a for a in space.axes if a.name not in load_names]
+    stride = 1
+    row_axes: list[tuple[int, int, np.ndarray]] = []
+    for axis in reversed(row_axes_all):
+        keys = [k for k in by if k in axis.columns]
+        if keys:
+            row_axes.insert(0, (stride, axis.size, _labels([axis.columns[k] for k in keys])))
+        stride *= axis.size
+    n_row = int(np.prod([int(g.max() + 1) for _, _, g in row_axes])) if row_axes else 1
+    batch = np.zeros(len(space.batch), dtype=np.int64)
+    context = np.zeros(space.n_contexts, dtype=np.int64)
+    inner = 1
+    n_context = 1
+    for axis in reversed([a for a in load_axes if a.name != "batch"]):
+        keys = [k for k in by if k in axis.columns]
+        if keys:
+            label = _labels([axis.columns[k] for k in keys])
+            context = context + label[(np.arange(space.n_contexts) // inner) % axis.size] * n_context
+            n_context *= int(label.max() + 1)
+        inner *= axis.size
+    n_batch = 1
+    for axis in load_axes:
+        if axis.name == "batch" and "workload.batch" in by:
+            batch, n_batch = np.arange(axis.size), axis.size
+    return Groups(
+        space=space,
+        by=by,
+        row_axes=row_axes,
+        n_row=n_row,
+        context=context,
+        n_context=n_context,
+        batch=batch,
+        n_batch=n_batch,
+    )
+
+
+# --- the run -----------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """One sweep from plan to result."""
+
+    def __init__(self, plan: Plan, directory: Path, *, config_yaml: str, report: Callable[[Progress], None] | None = None):
+        self.plan, self.space, self.directory = plan, plan.space, directory
+        self.config_yaml = config_yaml
+        self.report = report or (lambda progress: None)
+        self.engine = Engine(plan.space, plan.study)
+        self.filters = filters(plan.space)
+        self.groups = make_groups(plan.space, plan.by)
+        self.counts = Counts()
+        self.joins = joins(plan.space, plan.study)
+        self.accuracy_label = accuracy.label(plan.study.accuracy)
+        self.block_rows = int(min(max(BLOCK_POINTS // plan.space.per_row, 16), max(plan.space.n_rows, 1)))
+        self.started = time.perf_counter()
+        self.before_s = 0.0  # seconds that earlier, interrupted runs took
+        self.done_points = 0
+        # the frontier: one objective that rows decide, two that points decide, is filtered on the device
+        levels = [o for o in plan.objectives if BY_NAME[o.column].level == "row"]
+        inner = [o for o in plan.objectives if BY_NAME[o.column].level == "point"]
+        self.fast = len(inner) == 2 and len(levels) <= 1 and len(levels) + 2 == len(plan.objectives) and self.groups.n_batch == 1
+        self.level, self.pair = (levels[0] if levels else None), inner
+        count = 3 if self.fast else len(plan.objectives)
+        self.front = RunningFrontier(count, self.groups.count)
+        self.level_values = self._levels() if self.fast else np.zeros(1)
+        self._bar: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
+        self.saved_at = time.perf_counter()
+
+    # frontier on the device
+
+    def _levels(self) -> np.ndarray:
+        if self.level is None:
+            return np.zeros(1)
+        if self.level.column in ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma"):
+            values = np.asarray(getattr(self.engine.tables.accuracy, self.level.column), dtype=np.float64)
+        else:
+            rows = np.arange(0, self.space.n_rows, max(self.space.n_rows // 4096, 1))
+            values = np.asarray(getattr(self.engine.rows(self.engine.index(rows)), self.level.column), dtype=np.float64)
+        values = np.unique(values * self.level.sign)
+        values = values[np.isfinite(values)]
+        if len(values) > LEVELS:
+            values = np.unique(np.quantile(values, np.linspace(0, 1, LEVELS), method="higher"))
+        return values
+
+    def _refresh_bar(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        front = self.front.result()
+        if len(front) == 0:
+            edges = np.full(DEVICE_EDGES, np.inf)
+            empty = np.full((self.groups.count, len(self.level_values), DEVICE_EDGES), -np.inf, dtype=np.float32)
+            self._bar = (edges, empty, edges, empty)
+            return self._bar
+        second = np.sort(front.values[:, 2])
+        edges = np.quantile(second, np.linspace(0, 1, DEVICE_EDGES), method="higher")
+        fine = np.unique(np.quantile(second, np.linspace(0, 1, HOST_EDGES), method="higher"))
+        self._bar = (
+            edges,
+            self.front.staircase(self.level_values, edges),
+            fine,
+            self.front.staircase(self.level_values, fine),
+        )
+        return self._bar
+
+    def _row_level(self, at_row: Any) -> np.ndarray:
+        if self.level is None:
+            return np.zeros(len(np.asarray(at_row.accuracy)))
+        return np.asarray(getattr(at_row, self.level.column), dtype=np.float64) * self.level.sign
+
+    def _dispatch(self, rows: np.ndarray, k: Kinds) -> tuple[Any, ...]:
+        """Start a block on the device: padded to the block's size so that nothing is compiled twice."""
+        n = len(rows)
+        padded = rows if n == self.block_rows else np.concatenate([rows, np.full(self.block_rows - n, rows[0])])
+        keep = np.zeros((self.block_rows, 1, 1), dtype=bool)
+        keep[:n] = True
+        asked = self.filters.points(padded)
+        if asked is not None:
+            keep = asked & keep
+        at_row = self.engine.rows(self.engine.index(padded))
+        level = self._row_level(at_row)
+        edges, table, _, _ = self._bar or self._refresh_bar()
+        at_level = np.searchsorted(self.level_values, level, side="left")
+        over = at_level >= len(self.level_values)
+        row_group = self.groups.rows(padded)
+        group = row_group[:, None] * self.groups.n_context + self.groups.context[None, :]
+        bar = table[group, np.minimum(at_level, len(self.level_values) - 1)[:, None]]
+        if over.any():
+            bar = np.where(over[:, None, None], np.float32(-np.inf), bar)
+        signs = (float(self.pair[0].sign), float(self.pair[1].sign))
+        out = self.engine.filtered(
+            padded,
+            k,
+            objectives=(self.pair[0].column, self.pair[1].column),
+            signs=signs,
+            keep=keep,
+            bar=bar,
+            edges=edges,
+            at_row=at_row,
+        )
+        return rows, padded, level, row_group, out
+
+    def _consume(self, block: tuple[Any, ...]) -> tuple[Counts, np.ndarray, np.ndarray]:
+        """Take a block off the device: counts, and its survivors into the frontier."""
+        rows, padded, level, row_group, out = block
+        a, b = np.asarray(out["a"]), np.asarray(out["b"])
+        alive = np.asarray(out["alive"])
+        counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
+        counts.reasons["capacity"] = int(out["capacity"])
+        counts.reasons["ttft_cut"] = int(out["ttft_cut"])
+        r, box, c = np.nonzero(alive)
+        if len(r):
+            n_batch = a.shape[1]
+            size = min(8, n_batch)
+            i_batch = (box[:, None] * size + np.arange(size)).ravel()
+            r, c = np.repeat(r, size), np.repeat(c, size)
+            inside = i_batch < n_batch
+            r, c, i_batch = r[inside], c[inside], i_batch[inside]
+            x, y = a[r, i_batch, c], b[r, i_batch, c]
+            good = x > -np.inf
+            r, c, i_batch, x, y = r[good], c[good], i_batch[good], x[good], y[good]
+            group = row_group[r] * self.groups.n_context + self.groups.context[c]
+            values = np.column_stack([level[r], x.astype(np.float64), y.astype(np.float64)])
+            assert self._bar is not None
+            if len(self.front):
+                beaten = under_staircase(values, group, self._bar[3], self.level_values, self._bar[2])
+                values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
+            ids = (padded[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
+            self.front.add(values, group, ids)
+        return counts, a, b
+
+    # rows that are worth a block
+
+    def _survivors(self, chunk: np.ndarray) -> tuple[np.ndarray, Counts]:
+        """Rows of a chunk that some load may save, and the count of the others by reason."""
+        counts = Counts()
+        rows = chunk[self.filters.rows(chunk)]
+        if not len(rows):
+            return rows, counts
+        reasons = row_reasons(self.space, rows)
+        lost = reasons != 0
+        self._count_lost(counts, rows, reasons)
+        rows = rows[~lost]
+        if not len(rows):
+            return rows, counts
+        padded = np.concatenate([rows, np.full((-len(rows)) % (1 << 14), rows[0])])
+        held = np.concatenate(
+            [
+                np.asarray(self.engine.rows(self.engine.index(part)).weights_bytes)
+                for part in np.split(padded, len(padded) // (1 << 14))
+            ]
+        )[: len(rows)]
+        machine = np.array([r.machine.hbm_bytes - r.machine.reserve_bytes for r in self.space.machines])
+        full = held > machine[self.space.indices(rows)[1]]
+        if self.engine.limited:  # a point too large may be too late as well: only its evaluation tells
+            full[:] = False
+        self._count_lost(counts, rows[full], np.full(int(full.sum()), REASON_BIT["capacity"]))
+        return rows[~full], counts
+
+    def _count_lost(self, counts: Counts, rows: np.ndarray, reasons: np.ndarray) -> None:
+        if not len(rows):
+            return
+        lost = rows[reasons != 0]
+        per_row = np.full(len(lost), self.space.per_row)
+        if self.filters.load:
+            masks = [np.asarray(self.filters.points(part)) for part in np.array_split(lost, max(len(lost) // 4096, 1)) if len(part)]
+            per_row = np.concatenate([m.reshape(len(m), -1).sum(axis=1) for m in masks]) if masks else per_row
+        counts.asked += int(per_row.sum())
+        for name, bit in REASON_BIT.items():
+            counts.reasons[name] += int(per_row[(reasons[reasons != 0] & bit) != 0].sum())
+
+    def _by_join(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Kinds]]:
+        modes = sorted(set(self.joins))
+        if len(modes) == 1:
+            yield rows, kinds(self.space, modes[0])
+            return
+        mode = np.array(self.joins)[self.space.indices(rows)[1]]
+        for m in modes:
+            yield rows[mode == m], kinds(self.space, m)
+
+    # frontier only
+
+    def frontier_only(self) -> None:
+        """Evaluate everything, keep the frontier."""
+        state = self._load_state()
+        start_chunk, start_block = state if state is not None else (0, 0)
+        refresh_at, blocks = 1, 0
+        chunks = list(_chunks(self.space.n_rows, CHUNK_ROWS))
+        order = np.random.default_rng(0).permutation(len(chunks))
+        for at in range(start_chunk, len(chunks)):
+            chunk = chunks[order[at]]
+            rows, lost = self._survivors(chunk)
+            if start_block == 0:
+                self.counts.add(lost)
+                self.done_points += self.space.per_row * (len(chunk) - len(rows))
+            rows = np.random.default_rng(at + 1).permutation(rows)
+            pending: deque[tuple[tuple[Any, ...], int]] = deque()
+            done_blocks = 0
+            for part, k in self._by_join(rows):
+                for block in np.array_split(part, np.arange(self.block_rows, len(part), self.block_rows)):
+                    if not len(block):
+                        continue
+                    done_blocks += 1
+                    if done_blocks <= start_block:
+                        continue
+                    pending.append((self._dispatch(block, k), len(block)))
+                    if len(pending) < 3:
+                        continue
+                    self._finish(pending)
+                    blocks += 1
+                    if blocks >= refresh_at:
+                        self._refresh_bar()
+                        refresh_at = blocks + min(max(blocks // 4, 1), 16)
+                    self._save_state(at, done_blocks - len(pending))
+                    self._tell()
+            while pending:
+                self._finish(pending)
+            start_block = 0
+            self._tell()
+
+    def _finish(self, pending: deque[tuple[tuple[Any, ...], int]]) -> None:
+        block, n = pending.popleft()
+        counts, _, _ = self._consume(block)
+        self.counts.add(counts)
+        self.done_points += n * self.space.per_row
+
+    def _state_path(self) -> Path:
+        return self.directory / "state.npz"
+
+    def _save_state(self, chunk: int, blocks: int, force: bool = False) -> None:
+        now = time.perf_counter()
+        if not force and now - self.saved_at < SAVE_EVERY_S:
+            return
+        self.saved_at = now
+        buffer = io.BytesIO()
+        about = {
+            "sha256": self.plan.sha256,
+            "chunk": chunk,
+            "blocks": blocks,
+            "counts": self.counts.as_json(),
+            "done": self.done_points,
+            "seconds": self.before_s + now - self.started,
+        }
+        np.savez(buffer, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), **self.front.state())
+        store.write_atomic(self._state_path(), buffer.getvalue())
+
+    def _load_state(self) -> tuple[int, int] | None:
+        path = self._state_path()
+        if not path.is_file():
+            return None
+        try:
+            with np.load(path) as saved:
+                about = json.loads(saved["about"].tobytes().decode())
+                if about["sha256"] != self.plan.sha256:
+                    return None
+                self.front = RunningFrontier.from_state({k: saved[k] for k in saved.files if k != "about"})
+        except (OSError, ValueError, KeyError, EOFError):
+            return None  # not readable: start again, nothing is lost but time
+        self.counts = Counts.from_json(about["counts"])
+        self.done_points = about["done"]
+        self.before_s = about["seconds"]
+        return about["chunk"], about["blocks"]
+
+    def _tell(self, final: bool = False) -> None:
+        self.report(
+            Progress(
+                done=self.done_points,
+                total=self.space.n_points,
+                feasible=self.counts.feasible,
+                frontier=len(self.front),
+                seconds=time.perf_counter() - self.started,
+                final=final,
+            )
+        )
+
+    # rows to disk
+
+    def full_columns(self, rows: np.ndarray, k: Kinds) -> dict[str, np.ndarray]:
+        """All columns of all points of rows, [rows x batch x context] flattened, before filters."""
+        wanted = [c.name for c in COLUMNS]
+        at_row, at_context, points = self.engine.full(rows, k, wanted)
+        shape = (len(rows), len(self.space.batch), self.space.n_contexts)
+        out: dict[str, np.ndarray] = {}
+        for column in COLUMNS:
+            if column.level == "row":
+                out[column.name] = np.broadcast_to(np.asarray(getattr(at_row, column.name))[:, None, None], shape)
+            elif column.level == "context":
+                out[column.name] = np.broadcast_to(np.asarray(getattr(at_context, column.name))[:, None, :], shape)
+            elif column.level == "point":
+                out[column.name] = np.asarray(points[column.name])
+        reasons = np.broadcast_to(row_reasons(self.space, rows)[:, None, None], shape)
+        possible = reasons == 0
+        late = np.where(np.asarray(points["fits"]) > 0, 0, REASON_BIT["capacity"])
+        late = late | np.where(np.asarray(points["in_time"]) > 0, 0, REASON_BIT["ttft_cut"])
+        reasons = np.where(possible, late, reasons)
+        for name in NUMBERS:
+            out[name] = np.where(possible, out[name], np.nan)
+        out["reasons"] = reasons
+        out["feasible"] = reasons == 0
+        longest = np.asarray(self.space.context.longest)[None, None, :]
+        limit = self.space.model_max_context[self.space.indices(rows)[0]][:, None, None]
+        out["extrapolation"] = out_of_range(out_row=np.asarray(at_row.extrapolation)[:, None, None], beyond=longest > limit, shape=shape)
+        return out
+
+    def _stored_block(self, rows: np.ndarray, k: Kinds) -> tuple[dict[str, np.ndarray], Counts]:
+        """Columns of a block, its objectives from the frontier's own kernel, and the frontier updated."""
+        columns = self.full_columns(rows, k)
+        possible = row_reasons(self.space, rows) == 0
+        counts = Counts()
+        if self.fast and possible.any():
+            counts, a, b = self._consume(self._dispatch(rows[possible], k))
+            for objective, value in zip(self.pair, (a, b), strict=True):
+                own = columns[objective.column].astype(np.float32)  # a copy
+                new = value[: int(possible.sum())] * objective.sign
+                own[possible] = np.where(np.isfinite(new), new, own[possible])
+                columns[objective.column] = own
+            self._refresh_bar()
+        return columns, counts
+
+    def _tally(self, reasons: np.ndarray) -> Counts:
+        counts = Counts(asked=len(reasons), feasible=int(np.count_nonzero(reasons == 0)))
+        for name, bit in REASON_BIT.items():
+            counts.reasons[name] = int(np.count_nonzero(reasons & bit))
+        return counts
+
+    def stored(self) -> None:
+        """Evaluate everything, write it in parts, keep the frontier."""
+        writer = self.writer(self.plan.study.store.axes)
+        points = self.directory / "points"
+        points.mkdir(parents=True, exist_ok=True)
+        per_part = max(self.plan.study.store.part_rows // self.space.per_row, 1)
+        per_part = -(-per_part // self.block_rows) * self.block_rows
+        for i, chunk in enumerate(_chunks(self.space.n_rows, per_part)):
+            path = points / f"part-{i:05d}.parquet"
+            if self._reuse(path):
+                self.done_points += len(chunk) * self.space.per_row
+                continue
+            tables = []
+            total = Counts()
+            rows = chunk[self.filters.rows(chunk)]
+            for part, k in self._by_join(rows):
+                for block in np.array_split(part, np.arange(self.block_rows, len(part), self.block_rows)):
+                    if not len(block):
+                        continue
+                    table, counts = self._block_table(writer, block, k)
+                    total.add(counts)
+                    tables.append(table)
+            if tables:
+                import pyarrow as pa
+
+                writer.write(path, pa.concat_tables(tables), {"counts": total.as_json(), "part": i})
+            else:
+                writer.write(path, writer.table(np.zeros(0, dtype=np.int64), self._no_columns()), {"counts": total.as_json(), "part": i})
+            self.counts.add(total)
+            self.done_points += len(chunk) * self.space.per_row
+            self._tell()
+
+    def _no_columns(self) -> dict[str, np.ndarray]:
+        return {c.name: np.zeros(0) for c in COLUMNS}
+
+    def _block_table(self, writer: store.Writer, rows: np.ndarray, k: Kinds) -> tuple[Any, Counts]:
+        columns, _ = self._stored_block(rows, k)
+        per_row = self.space.per_row
+        ids = (rows[:, None] * per_row + np.arange(per_row)).ravel()
+        flat = {name: np.ascontiguousarray(v).reshape(-1) for name, v in columns.items()}
+        keep = np.ones(len(ids), dtype=bool)
+        asked = self.filters.points(rows)
+        if asked is not None:
+            keep = asked.reshape(-1)
+        counts = self._tally(flat["reasons"][keep])
+        if not self.fast:
+            self._add_generic(ids[keep], {n: v[keep] for n, v in flat.items()})
+        if self.plan.rows == "feasible":
+            keep = keep & flat["feasible"]
+        if not keep.all():
+            ids, flat = ids[keep], {name: v[keep] for name, v in flat.items()}
+        return writer.table(ids, flat), counts
+
+    def _values(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+        return np.column_stack([columns[o.column].astype(np.float64) * o.sign for o in self.plan.objectives])
+
+    def _groups_of(self, ids: np.ndarray) -> np.ndarray:
+        rows, rest = np.divmod(ids, self.space.per_row)
+        i_batch, i_context = np.divmod(rest, self.space.n_contexts)
+        return self.groups.points(rows, i_batch, i_context)
+
+    def _add_generic(self, ids: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        good = columns["feasible"]
+        if good.any():
+            self.front.add(self._values({k: v[good] for k, v in columns.items()}), self._groups_of(ids[good]), ids[good])
+
+    def generic_frontier(self) -> None:
+        """Evaluate everything, keep the frontier of objectives that the device filter does not know."""
+        for chunk in _chunks(self.space.n_rows, CHUNK_ROWS):
+            rows, lost = self._survivors(chunk)
+            self.counts.add(lost)
+            self.done_points += self.space.per_row * (len(chunk) - len(rows))
+            for part, k in self._by_join(rows):
+                for block in np.array_split(part, np.arange(self.block_rows, len(part), self.block_rows)):
+                    if not len(block):
+                        continue
+                    columns = {n: v.reshape(-1) for n, v in self.full_columns(block, k).items()}
+                    ids = (block[:, None] * self.space.per_row + np.arange(self.space.per_row)).ravel()
+                    asked = self.filters.points(block)
+                    if asked is not None:
+                        keep = asked.reshape(-1)
+                        ids, columns = ids[keep], {n: v[keep] for n, v in columns.items()}
+                    self.counts.add(self._tally(columns["reasons"]))
+                    self._add_generic(ids, columns)
+                    self.done_points += len(block) * self.space.per_row
+                    self._tell()
+
+    def _reuse(self, path: Path) -> bool:
+        """Take over a complete part of the same configuration: its counts and its points for the frontier."""
+        metadata = store.part_metadata(path) if path.is_file() else None
+        if metadata is None:
+            path.unlink(missing_ok=True)
+            return False
+        if metadata.get(f"{store.PREFIX}config_sha256") != self.plan.sha256:
+            raise BadInput(f"{path}: holds points of another configuration; choose another directory")
+        self.counts.add(Counts.from_json(json.loads(metadata[f"{store.PREFIX}counts"])))
+        names = ["point_id", "feasible", *(o.column for o in self.plan.objectives)]
+        frame = pl.read_parquet(path, columns=names).filter(pl.col("feasible"))
+        if frame.height:
+            ids = frame["point_id"].to_numpy()
+            values = np.column_stack([frame[o.column].to_numpy().astype(np.float64) * o.sign for o in self.plan.objectives])
+            if self.fast:
+                values = self._as_fast(values)
+            self.front.add(values, self._groups_of(ids), ids)
+        return True
+
+    def _as_fast(self, values: np.ndarray) -> np.ndarray:
+        """Objectives in the order of the device filter: the level first, then the pair."""
+        by_name = {o.column: values[:, i] for i, o in enumerate(self.plan.objectives)}
+        level = by_name[self.level.column] if self.level else np.zeros(len(values))
+        return np.column_stack([level, by_name[self.pair[0].column], by_name[self.pair[1].column]])
+
+    # results
+
+    def writer(self, axes: bool) -> store.Writer:
+        """A writer of this run's tables."""
+        return store.Writer(
+            self.space,
+            config_yaml=self.config_yaml,
+            sha256=self.plan.sha256,
+            accuracy_label=self.accuracy_label,
+            axes=axes,
+            compression=self.plan.study.store.compression,
+        )
+
+    def frontier_table(self) -> Any:
+        """All columns of the frontier's points, in a fixed order: by group, then by objectives, best first."""
+        front = self.front.result()
+        writer = self.writer(axes=True)
+        if not len(front):
+            return writer.table(np.zeros(0, dtype=np.int64), self._no_columns())
+        order = np.lexsort((front.ids, *(-front.values[:, i] for i in reversed(range(front.values.shape[1]))), front.groups))
+        ids, values = front.ids[order], front.values[order]
+        rows, rest = np.divmod(ids, self.space.per_row)
+        unique, position = np.unique(rows, return_inverse=True)
+        collected: dict[str, np.ndarray] = {}
+        for part, k in self._by_join(unique):
+            for block in np.array_split(part, np.arange(self.block_rows, len(part), self.block_rows)):
+                if not len(block):
+                    continue
+                padded = np.concatenate([block, np.full(self.block_rows - len(block), block[0])])
+                columns = self.full_columns(padded, k)
+                which = np.nonzero(np.isin(rows, block))[0]
+                at = np.searchsorted(block, rows[which]) if np.all(np.diff(block) > 0) else None
+                assert at is not None
+                i_batch, i_context = np.divmod(rest[which], self.space.n_contexts)
+                for name, value in columns.items():
+                    if name not in collected:
+                        collected[name] = np.zeros(len(ids), dtype=value.dtype)
+                    collected[name][which] = value[at, i_batch, i_context]
+        del position
+        if self.fast:  # the values that were compared
+            for i, objective in enumerate(self.pair, start=1):
+                collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)
+        return writer.table(ids, collected)
+
+    def execute(self) -> Result:
+        """Run to the end: evaluate, write parts, frontier and manifest."""
+        plan = self.plan
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config_path = self.directory / "config.yaml"
+        store.write_atomic(config_path, self.config_yaml)
+        store.write_atomic(self.directory / "config.sha256", plan.sha256 + "\n")
+        if plan.rows == "frontier":
+            if self.fast:
+                self.frontier_only()
+            else:
+                self.generic_frontier()
+        else:
+            self.stored()
+        table = self.frontier_table()
+        if plan.study.frontier.where:
+            table = _filtered_table(table, plan.study.frontier.where)
+        self.writer(axes=True).write(self.directory / "frontier.parquet", table)
+        seconds = time.perf_counter() - self.started + self.before_s
+        manifest = {
+            "title": plan.study.title,
+            "points": self.counts.asked,
+            "points_before_where": plan.points_before,
+            "feasible": self.counts.feasible,
+            "infeasible": {k: v for k, v in self.counts.reasons.items() if v},
+            "frontier": table.num_rows,
+            "objectives": [str(o) for o in plan.objectives],
+            "by": list(plan.by),
+            "seconds": seconds,
+            "points_per_s": self.counts.asked / seconds,
+            "store_rows": plan.rows,
+            "config_sha256": plan.sha256,
+            "version": store.code_version(),
+            "schema_version": store.SCHEMA_VERSION,
+            "accuracy_label": self.accuracy_label,
+            "token_policy": plan.study.accuracy.data,
+            "efficiency": plan.study.efficiency_id,
+            "provenance": store.provenance(self.space),
+            "axes": {a.name: a.size for a in self.space.axes},
+            "jax": jax.__version__,
+        }
+        store.write_atomic(self.directory / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+        self._state_path().unlink(missing_ok=True)
+        self._tell(final=True)
+        frame = pl.from_arrow(table)
+        assert isinstance(frame, pl.DataFrame)
+        labels = [n for n, t in frame.schema.items() if t == pl.Categorical]
+        return Result(manifest=manifest, frontier=frame.with_columns(pl.col(labels).cast(pl.String)))
+
+
+def out_of_range(*, out_row: np.ndarray, beyond: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Validity ranges left: those of the accuracy proxy, and one more where the context exceeds the published one."""
+    return np.broadcast_to(out_row.astype(np.int32) + beyond.astype(np.int32), shape)
+
+
+def _filtered_table(table: Any, where: str) -> Any:
+    from sweep.frontier import condition
+
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    keep = frame.select(condition(where, frame.schema, "frontier.where").alias("keep"))["keep"].to_arrow()
+    return table.filter(keep)
+
+
+def check_directory(directory: Path, sha256: str) -> None:
+    """Refuse a directory that holds another configuration's points.
+
+    Raises: `BadInput`.
+    """
+    path = directory / "config.sha256"
+    if path.is_file() and path.read_text().strip() != sha256:
+        raise BadInput(f"output={directory}: holds points of another configuration; choose another directory")
+
+
+def check_disk(plan: Plan, directory: Path) -> None:
+    """Refuse to start a grid whose points would not fit on the disk.
+
+    Raises: `BadInput` with both sizes.
+    """
+    if plan.rows == "frontier":
+        return
+    rows = plan.points if plan.points is not None else plan.space.n_points
+    need = rows * BYTES_PER_ROW
+    free = store.free_bytes(directory)
+    if need > free:
+        raise BadInput(
+            f"store.rows={plan.rows}: {rows:,} rows need about {need / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free; "
+            "nearest: store.rows=frontier, store.axes=false"
+        )
+
+
+def axis_of(space: Space, key: str) -> Axis | None:
+    """The axis that decides a key."""
+    return next((a for a in space.axes if key in a.columns), None)
+

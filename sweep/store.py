@@ -1,0 +1,320 @@
+"""Tables of points on disk: Parquet parts that are complete or not there, a manifest, and reading them back.
+
+A part is written under a temporary name and renamed, so a killed run leaves complete parts and nothing else. Every
+file carries units, the resolved configuration and its hash, so that it can be read without this program and is never
+mixed with points of another configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sweep.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, axis_metadata
+from sweep.cost.result import BOUNDS, REASONS
+from sweep.errors import BadInput, closest
+from sweep.space import Axis, Space, decode
+
+PREFIX = "codesign."
+
+
+def code_version() -> str:
+    """Version of this program."""
+    try:
+        return version("codesign-sweep")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def config_hash(resolved: Mapping[str, Any]) -> str:
+    """Hash of a configuration: what decides the points, not where they go or how the run looks."""
+    decides = {k: v for k, v in resolved.items() if k not in ("store", "title")}
+    store = dict(resolved.get("store") or {})
+    decides["store"] = {k: store.get(k) for k in ("rows", "auto_rows", "axes", "part_rows")}
+    text = json.dumps({"schema": SCHEMA_VERSION, "config": decides}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write a file under a temporary name and rename it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as f:
+        f.write(data.encode() if isinstance(data, str) else data)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(temporary, path)
+
+
+def axes_json(axes: Sequence[Axis]) -> str:
+    """The axes of a grid, to decode `point_id` without the configuration."""
+    return json.dumps(
+        [{"name": a.name, "size": a.size, "columns": {k: v.tolist() for k, v in a.columns.items()}} for a in axes]
+    )
+
+
+def axes_from_json(text: str) -> tuple[Axis, ...]:
+    """The axes as they were written."""
+    found = []
+    for a in json.loads(text):
+        columns = {
+            k: np.array(v, dtype=object if v and isinstance(v[0], str) else np.float64) for k, v in a["columns"].items()
+        }
+        found.append(Axis(name=a["name"], size=a["size"], columns=columns))
+    return tuple(found)
+
+
+class Writer:
+    """Writes tables of points with one schema and one set of metadata."""
+
+    def __init__(self, space: Space, *, config_yaml: str, sha256: str, accuracy_label: str, axes: bool, compression: str):
+        self.space = space
+        self.axes = axes
+        self.compression = compression
+        self.sha256 = sha256
+        self.axis_keys = [k for axis in space.axes for k in axis.columns] if axes else []
+        self.metadata = {
+            f"{PREFIX}schema_version": str(SCHEMA_VERSION),
+            f"{PREFIX}version": code_version(),
+            f"{PREFIX}config": config_yaml,
+            f"{PREFIX}config_sha256": sha256,
+            f"{PREFIX}axes": axes_json(space.axes),
+            f"{PREFIX}reasons": ",".join(REASONS),
+            f"{PREFIX}bounds": ",".join(BOUNDS),
+            f"{PREFIX}accuracy_label": accuracy_label,
+            f"{PREFIX}provenance": json.dumps(provenance(space)),
+        }
+        for key in [*self.axis_keys, *(c.name for c in COLUMNS)]:
+            about = axis_metadata(key) if key not in BY_NAME else {"unit": BY_NAME[key].unit, "doc": BY_NAME[key].doc}
+            self.metadata[f"unit.{key}"] = about["unit"]
+            self.metadata[f"doc.{key}"] = about["doc"]
+
+    def _axis_array(self, axis: Axis, key: str, digit: np.ndarray) -> pa.Array:
+        values = axis.columns[key]
+        if values.dtype == object:
+            unique = list(dict.fromkeys(str(v) for v in values))
+            index = np.array([unique.index(str(v)) for v in values], dtype=np.int16)
+            return pa.DictionaryArray.from_arrays(pa.array(index[digit]), pa.array(unique))
+        whole = bool(np.all(np.isnan(values) | (values == np.floor(values)))) and float(np.nanmax(np.abs(values), initial=0)) < 2**31
+        if whole and not np.isnan(values).any():
+            return pa.array(values.astype(np.int32)[digit])
+        return pa.array(values.astype(np.float64)[digit], from_pandas=True)
+
+    def table(self, point_id: np.ndarray, columns: Mapping[str, np.ndarray]) -> pa.Table:
+        """An Arrow table of points: axis columns decoded from the index, then the columns given."""
+        arrays: list[pa.Array] = [pa.array(point_id.astype(np.int64))]
+        names = ["point_id"]
+        if self.axes:
+            rest = point_id.astype(np.int64)
+            digits: list[np.ndarray] = []
+            for axis in reversed(self.space.axes):
+                rest, digit = np.divmod(rest, axis.size)
+                digits.append(digit)
+            for axis, digit in zip(self.space.axes, reversed(digits), strict=True):
+                for key in axis.columns:
+                    arrays.append(self._axis_array(axis, key, digit))
+                    names.append(key)
+        bounds = pa.array(BOUNDS)
+        for column in COLUMNS:
+            if column.name not in columns:
+                continue
+            value = columns[column.name]
+            if column.dtype == "bound":
+                missing = ~np.isfinite(value)
+                index = pa.array(np.where(missing, 0, value).astype(np.int8), mask=missing)
+                arrays.append(pa.DictionaryArray.from_arrays(index, bounds))
+            elif column.dtype == "float32":
+                arrays.append(pa.array(value.astype(np.float32), from_pandas=True))
+            else:
+                arrays.append(pa.array(value.astype(column.dtype)))
+            names.append(column.name)
+        fields = []
+        for name, array in zip(names, arrays, strict=True):
+            unit = {"unit": self.metadata[f"unit.{name}"], "doc": self.metadata[f"doc.{name}"]} if f"unit.{name}" in self.metadata else {}
+            fields.append(pa.field(name, array.type, metadata=unit or None))
+        schema = pa.schema(fields, metadata=self.metadata)
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def write(self, path: Path, table: pa.Table, extra: Mapping[str, Any] | None = None) -> int:
+        """Write a table atomically; floats are split by byte, ids are deltas, nothing is dictionary-coded twice.
+
+        Returns: bytes written. Raises: `BadInput` when the disk is full; the temporary file is removed.
+        """
+        if extra:
+            table = table.replace_schema_metadata(
+                {**(table.schema.metadata or {}), **{f"{PREFIX}{k}": json.dumps(v) for k, v in extra.items()}}
+            )
+        floats = [f.name for f in table.schema if pa.types.is_floating(f.type)]
+        encoding = {name: "BYTE_STREAM_SPLIT" for name in floats} | {"point_id": "DELTA_BINARY_PACKED"}
+        labels = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
+        temporary = path.with_name(f".{path.name}.tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as sink:
+                pq.write_table(
+                    table,
+                    sink,
+                    compression=self.compression,
+                    compression_level=1 if self.compression == "zstd" else None,
+                    use_dictionary=labels,
+                    column_encoding=encoding,
+                    row_group_size=1 << 20,
+                )
+                sink.flush()
+                os.fsync(sink.fileno())
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise BadInput(f"{path}: cannot be written ({error.strerror or error}); complete parts are kept, resume goes on") from error
+        return path.stat().st_size
+
+
+def provenance(space: Space) -> dict[str, Any]:
+    """Which figures of which machine are not confirmed, and where they come from."""
+    out: dict[str, Any] = {}
+    for record in space.hardware:
+        figures: dict[str, Any] = {"status": record.status}
+        for key in record.about.get("unverified") or []:
+            figures[str(key)] = "unverified"
+        for key in record.about.get("overridden") or []:
+            figures[str(key)] = "overridden"
+        if record.about.get("price_date"):
+            figures["usd_per_hour"] = f"published {record.about['price_date']}, high figure"
+        out[record.id] = figures
+    return out
+
+
+def part_metadata(path: Path) -> dict[str, str] | None:
+    """Metadata of a complete part, `None` if the file does not open."""
+    try:
+        raw = pq.read_metadata(path).metadata or {}
+    except (OSError, pa.ArrowException):
+        return None
+    return {k.decode(): v.decode() for k, v in raw.items() if not k.startswith(b"ARROW")}
+
+
+def free_bytes(path: Path) -> int:
+    """Free space of the file system that a path will lie on."""
+    at = path
+    while not at.exists():
+        at = at.parent
+    return shutil.disk_usage(at).free
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a directory is the output of one sweep."""
+    return (path / "manifest.json").is_file() or (path / "frontier.parquet").is_file() or (path / "points").is_dir()
+
+
+def sweeps(path: Path | str) -> list[Path]:
+    """The sweeps under a path: itself, or the jobs of a multirun.
+
+    Raises: `BadInput` if there is none.
+    """
+    path = Path(path)
+    if not path.exists():
+        parent = path.parent
+        near = closest(path.name, [p.name for p in parent.iterdir()] if parent.is_dir() else [])
+        raise BadInput(f"{path}: no such sweep; {near}")
+    if is_sweep(path):
+        return [path]
+    found = sorted((p for p in path.iterdir() if p.is_dir() and is_sweep(p)), key=lambda p: (len(p.name), p.name))
+    if not found:
+        raise BadInput(f"{path}: holds no sweep (no manifest.json, frontier.parquet or points/)")
+    return found
+
+
+def files(path: Path | str, table: str = "points") -> list[Path]:
+    """The Parquet files of a table, `points` or `frontier`, in a sweep, a multirun, or the file itself.
+
+    A sweep that kept only its frontier has no points: its frontier stands in for them.
+    """
+    path = Path(path)
+    if path.is_file():
+        return [path]
+    found: list[Path] = []
+    for directory in sweeps(path):
+        parts = sorted((directory / "points").glob("[!.]*.parquet"))
+        if table == "points" and parts:
+            found += parts
+        elif (directory / "frontier.parquet").is_file():
+            found.append(directory / "frontier.parquet")
+    if not found:
+        raise BadInput(f"{path}: no complete part yet")
+    return found
+
+
+def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
+    """Points of a sweep or a multirun as a lazy frame, axis columns included.
+
+    Args:
+        path: a sweep's directory, a multirun's, or one Parquet file.
+        table: `points`, or `frontier`.
+    Columns that only some jobs swept are null in the others. Axis columns that were left out of the files are put
+    back from `point_id`. Raises: `BadInput` for a path without points or of another schema version.
+    """
+    frames: list[pl.LazyFrame] = []
+    for group in _by_axes(files(path, table)):
+        metadata = part_metadata(group[0]) or {}
+        found = metadata.get(f"{PREFIX}schema_version")
+        if found is not None and int(found) > SCHEMA_VERSION:
+            raise BadInput(f"{group[0]}: schema version {found} is newer than {SCHEMA_VERSION}; update codesign-sweep")
+        frame = pl.scan_parquet(group, missing_columns="insert", extra_columns="ignore")
+        axes = metadata.get(f"{PREFIX}axes")
+        if axes is not None:
+            have = set(frame.collect_schema().names())
+            missing = [a for a in axes_from_json(axes) if set(a.columns) - have]
+            if missing:
+                frame = with_axes(frame, axes_from_json(axes))
+        labels = [n for n, t in frame.collect_schema().items() if t == pl.Categorical or isinstance(t, pl.Enum)]
+        frames.append(frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame)
+    return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
+
+
+def _by_axes(paths: Sequence[Path]) -> list[list[Path]]:
+    """Files grouped by the sweep they belong to."""
+    groups: dict[Path, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(path.parent, []).append(path)
+    return list(groups.values())
+
+
+def with_axes(frame: pl.LazyFrame, axes: Sequence[Axis]) -> pl.LazyFrame:
+    """Axis columns put back from `point_id`: its digits, looked up."""
+    stride = 1
+    expressions: list[pl.Expr] = []
+    for axis in reversed(axes):
+        digit = (pl.col("point_id") // stride) % axis.size
+        for key, values in axis.columns.items():
+            column = pl.Series(key, values.tolist(), strict=False)
+            expressions.append(pl.lit(column).gather(digit).alias(key))
+        stride *= axis.size
+    return frame.with_columns(list(reversed(expressions)))
+
+
+def add_axes(frame: pl.DataFrame, axes: Sequence[Axis]) -> pl.DataFrame:
+    """The same for a frame in memory."""
+    columns = decode(axes, frame["point_id"].to_numpy())
+    return frame.with_columns(pl.Series(k, v.tolist(), strict=False) for k, v in columns.items())
+
+
+def manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a sweep, empty if the run has not ended."""
+    file = path / "manifest.json"
+    if not file.is_file():
+        return {}
+    loaded = json.loads(file.read_text())
+    return loaded if isinstance(loaded, dict) else {}
