@@ -32,8 +32,6 @@ from sweep.machine import Machine
 from sweep.point import Context, Kinds, Layout, Model
 from sweep.space import Space, machine_arrays
 
-BOX = 8  # batches that one corner stands for in the frontier filter
-
 
 @functools.cache
 def tune_allocator() -> bool:
@@ -183,21 +181,23 @@ def _row_stage(tables: Tables, index: Index) -> RowCost:
     return jax.vmap(row_cost)(_take(tables, index))
 
 
-def _load_stage(tables: Tables, index: Index, batch: Any, kinds: Kinds, merge: bool) -> dict[str, dict[str, Any]]:
+def _load_stage(tables: Tables, index: Index, batch: Any, kinds: Kinds) -> dict[str, dict[str, Any]]:
     def one(row: Row, b: Any) -> dict[str, dict[str, Any]]:
         load = load_cost(row, b, kinds)
-        step, plain = (_sums(load.step), _sums(load.plain)) if merge else (load.step, load.plain)
-        return {"step": _kept(step), "plain": _kept(plain)}
+        return {"step": _kept(load.step), "plain": _kept(load.plain)}
 
-    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(_take(tables, index), batch)
+    return jax.vmap(jax.vmap(one, in_axes=(0, None)), in_axes=(None, 0))(_take(tables, index), batch)
+
+
+def _merge_stage(load: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: _kept(_sums(_restored(kept))) for name, kept in load.items()}
 
 
 def _context_stage(tables: Tables, index: Index, at_row: RowCost, context: Context, kinds: Kinds, prefill: bool) -> ContextCost:
     def one(row: Row, r: RowCost, c: Context) -> ContextCost:
-        cost = context_cost(row, r.weights_bytes, c, kinds)
-        return cost if prefill else dataclasses.replace(cost, ttft_s=cost.request_bytes * 0.0)
+        return context_cost(row, r.weights_bytes, c, kinds, prefill=prefill)
 
-    return jax.vmap(jax.vmap(one, in_axes=(None, None, 0)), in_axes=(0, 0, None))(_take(tables, index), at_row, context)
+    return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)), in_axes=(None, None, 0))(_take(tables, index), at_row, context)
 
 
 def _points(
@@ -216,10 +216,10 @@ def _points(
         cost: PointCost = point_cost(row, r, restored, c, b, x, kinds)
         return {name: getattr(cost, name) for name in columns}
 
-    over_context = jax.vmap(one, in_axes=(None, None, None, 0, None, 0))
+    over_rows = jax.vmap(one, in_axes=(0, 0, 0, 0, None, None))
+    over_context = jax.vmap(over_rows, in_axes=(None, None, None, 0, None, 0))
     over_batch = jax.vmap(over_context, in_axes=(None, None, 0, None, 0, None))
-    over_rows = jax.vmap(over_batch, in_axes=(0, 0, 0, 0, None, None))
-    return over_rows(_take(tables, index), at_row, load, at_context, batch, context)
+    return over_batch(_take(tables, index), at_row, load, at_context, batch, context)
 
 
 def _filter_stage(
@@ -233,15 +233,17 @@ def _filter_stage(
     keep: Any,
     bar: Any,
     edges: Any,
+    group: Any,
+    level: Any,
     kinds: Kinds,
     objectives: tuple[str, str],
     signs: tuple[float, float],
 ) -> dict[str, Any]:
-    """Two objectives of every point, which boxes of points may hold a frontier point, and counts by reason.
+    """Two objectives of every point, which points may be on the frontier, and counts by reason.
 
-    A box (up to `BOX` batches of one row and context) is dropped if its best corner lies strictly under the frontier so
-    far: bar[row, context, e] is the best first objective of a frontier point with at least the row's accuracy and at
-    least edges[e] of the second objective.
+    A point is dropped if it lies strictly under the frontier so far: bar[e, group, level] is the best first objective of
+    a frontier point of its group with at least the row's level of accuracy and at least edges[e, group] of the second.
+    `group` is [context, row], `level` [row].
     """
     wanted = (*objectives, "fits", "in_time")
     out = _points(tables, index, at_row, load, at_context, batch, context, kinds, wanted)
@@ -249,22 +251,14 @@ def _filter_stage(
     asked = keep & jnp.ones_like(fits)
     good = fits & in_time & asked
     a, b = (jnp.where(good, out[name] * sign, -jnp.inf) for name, sign in zip(objectives, signs, strict=True))
-    n_rows, n_batch, n_context = a.shape
-    pad = (-n_batch) % BOX if n_batch > BOX else 0
-    box = min(BOX, n_batch)
-    a_box, b_box = (
-        jnp.pad(v, ((0, 0), (0, pad), (0, 0)), constant_values=-jnp.inf).reshape(n_rows, -1, box, n_context).max(axis=2)
-        for v in (a, b)
-    )
-    beaten = jnp.zeros(a_box.shape, dtype=bool)
+    beaten = ~good
     for e in range(edges.shape[0]):
-        beaten |= (edges[e] >= b_box) & (bar[:, None, :, e] > a_box)
-    alive = ~beaten & (a_box > -jnp.inf)
+        beaten |= (edges[e][group] >= b) & (bar[e][group, level] > a)
     count = functools.partial(jnp.sum, dtype=jnp.int32)
     return {
         "a": a,
         "b": b,
-        "alive": alive,
+        "alive": ~beaten,
         "asked": count(asked),
         "capacity": count(asked & ~fits),
         "ttft_cut": count(asked & ~in_time),
@@ -282,7 +276,8 @@ class Engine:
         options = compiler_options()
         jit = functools.partial(jax.jit, compiler_options=options) if options else jax.jit
         self._row = jit(_row_stage)
-        self._load = jit(_load_stage, static_argnames=("kinds", "merge"))
+        self._load = jit(_load_stage, static_argnames=("kinds",))
+        self._merge = jit(_merge_stage)
         self._context = jit(_context_stage, static_argnames=("kinds", "prefill"))
         self._points = jit(_points, static_argnames=("kinds", "columns"))
         self._filter = jit(_filter_stage, static_argnames=("kinds", "objectives", "signs"))
@@ -322,7 +317,7 @@ class Engine:
         """All that was asked for: per row [R], per row and context [R, C], per point [R, B, C]."""
         index = self.index(rows)
         at_row = self.rows(index)
-        load = self._load(self.tables, index, self.batch, kinds=kinds, merge=False)
+        load = self._load(self.tables, index, self.batch, kinds=kinds)
         needs_prefill = self.limited or bool({"ttft_s", "request_s"} & set(columns))
         at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=needs_prefill)
         names = tuple(n for n in columns if n in BY_NAME and BY_NAME[n].level == "point")
@@ -347,15 +342,17 @@ class Engine:
         objectives: tuple[str, str],
         signs: tuple[float, float],
         keep: np.ndarray | None,
-        bar: np.ndarray,
-        edges: np.ndarray,
-        at_row: RowCost | None = None,
+        bar: Any,
+        edges: Any,
+        group: np.ndarray,
+        level: np.ndarray,
     ) -> dict[str, Any]:
         """Two objectives of each point and which boxes may hold a frontier point; see `_filter_stage`."""
         index = self.index(rows)
-        at_row = self.rows(index) if at_row is None else at_row
-        merge = not (kinds.hop_b or kinds.two_batch)
-        load = self._load(self.tables, index, self.batch, kinds=kinds, merge=merge)
+        at_row = self.rows(index)
+        load = self._load(self.tables, index, self.batch, kinds=kinds)
+        if not (kinds.hop_b or kinds.two_batch):  # those hide communication behind particular causes
+            load = self._merge(load)
         timed = self.limited or bool({"ttft_s", "request_s"} & set(objectives))
         at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=timed)
         asked = jnp.ones((1, 1, 1), dtype=bool) if keep is None else jnp.asarray(keep)
@@ -368,8 +365,10 @@ class Engine:
             self.batch,
             self.context,
             asked,
-            jnp.asarray(bar, dtype=self.dtype),
-            jnp.asarray(edges, dtype=self.dtype),
+            bar,
+            edges,
+            jnp.asarray(group, dtype=jnp.int32),
+            jnp.asarray(level, dtype=jnp.int32),
             kinds=kinds,
             objectives=objectives,
             signs=signs,

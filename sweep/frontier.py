@@ -24,7 +24,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -246,16 +246,30 @@ def _steps(column: Floats, count: int) -> Floats:
     return values[np.linspace(0, len(values) - 1, count).astype(np.int64)]
 
 
+def _search(edges: Floats, values: Floats, groups: Ints | None, side: Literal["left", "right"]) -> Ints:
+    """`np.searchsorted` in edges [E] that all groups share, or in each point's own row of edges [G, E]."""
+    if edges.ndim == 1 or groups is None:
+        return np.searchsorted(edges if edges.ndim == 1 else edges[0], values, side=side)
+    found = np.zeros(len(values), dtype=np.int64)
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[order], np.arange(len(edges) + 1))
+    for row, lo, hi in zip(edges, starts[:-1], starts[1:], strict=True):
+        which = order[lo:hi]
+        found[which] = np.searchsorted(row, values[which], side=side)
+    return found
+
+
 def _table(columns: Sequence[Floats], groups: Ints | None, n_groups: int, levels: Floats, edges: Floats) -> Floats:
     """T[g, l, e] = largest second column with first >= levels[l] and third >= edges[e] in group g, else -inf."""
     x, y, z = columns
-    table = np.full((n_groups, len(levels), len(edges)), -np.inf, dtype=y.dtype)
+    n_edges = edges.shape[-1]
+    table = np.full((n_groups, len(levels), n_edges), -np.inf, dtype=y.dtype)
     level = np.searchsorted(levels, x, side="right") - 1
-    edge = np.searchsorted(edges, z, side="right") - 1
+    edge = _search(edges, z, groups, "right") - 1
     inside = (level >= 0) & (edge >= 0)
-    cell = level * len(edges) + edge
+    cell = level * n_edges + edge
     if groups is not None:
-        cell += groups * (len(levels) * len(edges))
+        cell += groups * (len(levels) * n_edges)
     np.maximum.at(table.reshape(-1), cell[inside], y[inside])
     for axis in (1, 2):
         backwards = np.flip(table, axis)
@@ -564,7 +578,7 @@ class RunningFrontier:
 
         Args:
             levels: [L] ascending values of the first objective, such as the accuracies that occur.
-            edges: [E] ascending values of the third.
+            edges: [E] ascending values of the third, or [n_groups, E] when each group has its own.
         Returns: [n_groups, L, E] float32. Complexity: O(front log(L E) + n_groups L E).
         """
         if self.n_objectives != 3:
@@ -572,7 +586,8 @@ class RunningFrontier:
         steps = []
         for name, given in (("levels", levels), ("edges", edges)):
             array = np.asarray(given, dtype=np.float64)
-            if array.ndim != 1 or not len(array) or np.isnan(array).any() or (np.diff(array) < 0).any():
+            shapes = ((array.size,), (self.n_groups, array.shape[-1])) if name == "edges" else ((array.size,),)
+            if array.shape not in shapes or not array.size or np.isnan(array).any() or (array[..., 1:] < array[..., :-1]).any():
                 raise ValueError(f"{name} must be ascending numbers")
             steps.append(array)
         self._merge()
@@ -620,9 +635,9 @@ def under_staircase(
     """
     array = _as_values(values)
     level = np.searchsorted(np.asarray(levels), array[:, 0], side="left")
-    edge = np.searchsorted(np.asarray(edges), array[:, 2], side="left")
+    group = np.broadcast_to(np.asarray(groups, dtype=np.int64), level.shape)
+    edge = _search(np.asarray(edges), array[:, 2], group, "left")
     inside = (level < table.shape[1]) & (edge < table.shape[2])
-    group = np.broadcast_to(np.asarray(groups), inside.shape)
     result = np.zeros(len(array), dtype=np.bool_)
     result[inside] = array[inside, 1] < table[group[inside], level[inside], edge[inside]]
     return result

@@ -93,7 +93,7 @@ class Model:
     window: Num = figure("tok", "tokens a window layer sees", 0)
     window_kv_heads: Num = figure("1", "key/value heads of window layers (null: n_kv_heads)")
     window_head_dim: Num = figure("1", "head width of window layers (null: head_dim)")
-    window_v_head_dim: Num = figure("1", "value head width of window layers (null: v_head_dim)")
+    window_v_head_dim: Num = figure("1", "value head width of window layers (null: v_head_dim, or window_head_dim where it differs)")
     n_linear_layers: Num = figure("1", "linear-attention or SSM layers", 0)
     state_bytes_per_layer: Num = figure("B", "state of one sequence in one linear layer", 0)
     linear_in_width: Num = figure("1", "columns of a linear layer's input projections", 0)

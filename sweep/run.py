@@ -7,6 +7,7 @@ frontier is saved every few seconds, and a rerun of the same configuration goes 
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import polars as pl
 
@@ -26,15 +28,16 @@ from sweep.config import Study
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine
-from sweep.frontier import Objective, RunningFrontier, parse_objectives, under_staircase
+from sweep.frontier import Front, Objective, RunningFrontier, parse_objectives, under_staircase
 from sweep.point import Kinds
 from sweep.space import REASON_BIT, Axis, Space, build, filters, joins, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19
 CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
-DEVICE_EDGES, HOST_EDGES, LEVELS = 32, 256, 128
+DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
 SAVE_EVERY_S = 5.0
+ACCURACY_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
 
 
 @dataclass
@@ -237,6 +240,27 @@ def make_groups(space: Space, by: tuple[str, ...]) -> Groups:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """Staircases of the frontier so far; see `RunningFrontier.staircase`."""
+
+    edges: np.ndarray  # [groups, edges]
+    table: np.ndarray  # [groups, levels, edges]
+    fine_edges: np.ndarray
+    fine_table: np.ndarray
+
+    @functools.cached_property
+    def by_edge(self) -> jax.Array:
+        """The table on the device, edges first, and one more level that nothing reaches."""
+        table = np.pad(np.moveaxis(self.table, 2, 0), ((0, 0), (0, 0), (0, 1)), constant_values=-np.inf)
+        return jnp.asarray(table)
+
+    @functools.cached_property
+    def edge_first(self) -> jax.Array:
+        """The edges likewise."""
+        return jnp.asarray(self.edges.T, dtype=jnp.float32)
+
+
 # --- the run -----------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +289,7 @@ class Run:
         count = 3 if self.fast else len(plan.objectives)
         self.front = RunningFrontier(count, self.groups.count)
         self.level_values = self._levels() if self.fast else np.zeros(1)
-        self._bar: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._bar: Bar | None = None
         self.saved_at = time.perf_counter()
 
     # frontier on the device
@@ -273,59 +297,65 @@ class Run:
     def _levels(self) -> np.ndarray:
         if self.level is None:
             return np.zeros(1)
-        if self.level.column in ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma"):
-            values = np.asarray(getattr(self.engine.tables.accuracy, self.level.column), dtype=np.float64)
+        if self.level.column in ACCURACY_COLUMNS:
+            table = np.asarray(getattr(self.engine.tables.accuracy, self.level.column), dtype=np.float64)
+            self.accuracy_level = table * self.level.sign
+            values = np.unique(self.accuracy_level)
         else:
             rows = np.arange(0, self.space.n_rows, max(self.space.n_rows // 4096, 1))
-            values = np.asarray(getattr(self.engine.rows(self.engine.index(rows)), self.level.column), dtype=np.float64)
-        values = np.unique(values * self.level.sign)
+            values = np.unique(self._row_level(rows))
         values = values[np.isfinite(values)]
         if len(values) > LEVELS:
             values = np.unique(np.quantile(values, np.linspace(0, 1, LEVELS), method="higher"))
         return values
 
-    def _refresh_bar(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _refresh_bar(self) -> Bar:
+        """Staircases of the frontier so far: a coarse one for the device, a fine one for what it lets through."""
         front = self.front.result()
-        if len(front) == 0:
-            edges = np.full(DEVICE_EDGES, np.inf)
-            empty = np.full((self.groups.count, len(self.level_values), DEVICE_EDGES), -np.inf, dtype=np.float32)
-            self._bar = (edges, empty, edges, empty)
-            return self._bar
-        second = np.sort(front.values[:, 2])
-        edges = np.quantile(second, np.linspace(0, 1, DEVICE_EDGES), method="higher")
-        fine = np.unique(np.quantile(second, np.linspace(0, 1, HOST_EDGES), method="higher"))
-        self._bar = (
-            edges,
-            self.front.staircase(self.level_values, edges),
-            fine,
-            self.front.staircase(self.level_values, fine),
+        coarse, fine = self._edges(front, DEVICE_EDGES), self._edges(front, HOST_EDGES)
+        self._bar = Bar(
+            edges=coarse,
+            table=self.front.staircase(self.level_values, coarse),
+            fine_edges=fine,
+            fine_table=self.front.staircase(self.level_values, fine),
         )
         return self._bar
 
-    def _row_level(self, at_row: Any) -> np.ndarray:
+    def _edges(self, front: Front, count: int) -> np.ndarray:
+        """Quantiles of the last objective in each group's front: [groups, count], infinite where a group is empty."""
+        edges = np.full((self.groups.count, count), np.inf)
+        order = np.lexsort((front.values[:, 2], front.groups))
+        starts = np.searchsorted(front.groups[order], np.arange(self.groups.count + 1))
+        for g, (lo, hi) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+            if hi > lo:
+                at = np.ceil(np.linspace(0, hi - lo - 1, count)).astype(np.int64)
+                edges[g] = front.values[order[lo:hi], 2][at]
+        return edges
+
+    def _row_level(self, rows: np.ndarray) -> np.ndarray:
+        """The objective that rows decide, larger is better; 0 where there is none."""
         if self.level is None:
-            return np.zeros(len(np.asarray(at_row.accuracy)))
+            return np.zeros(len(rows))
+        if self.level.column in ACCURACY_COLUMNS:
+            i_model, i_machine, _ = self.space.indices(rows)
+            return self.accuracy_level[i_model * len(self.space.machines) + i_machine]
+        at_row = self.engine.rows(self.engine.index(rows))
         return np.asarray(getattr(at_row, self.level.column), dtype=np.float64) * self.level.sign
 
     def _dispatch(self, rows: np.ndarray, k: Kinds) -> tuple[Any, ...]:
         """Start a block on the device: padded to the block's size so that nothing is compiled twice."""
         n = len(rows)
         padded = rows if n == self.block_rows else np.concatenate([rows, np.full(self.block_rows - n, rows[0])])
-        keep = np.zeros((self.block_rows, 1, 1), dtype=bool)
-        keep[:n] = True
+        keep = np.zeros((1, 1, self.block_rows), dtype=bool)
+        keep[..., :n] = True
         asked = self.filters.points(padded)
         if asked is not None:
-            keep = asked & keep
-        at_row = self.engine.rows(self.engine.index(padded))
-        level = self._row_level(at_row)
-        edges, table, _, _ = self._bar or self._refresh_bar()
-        at_level = np.searchsorted(self.level_values, level, side="left")
-        over = at_level >= len(self.level_values)
+            keep = np.moveaxis(asked, 0, 2) & keep
+        now = self._bar or self._refresh_bar()
+        level = self._row_level(padded)
+        at_level = np.searchsorted(self.level_values, level, side="left")  # beyond the last: under no bar
         row_group = self.groups.rows(padded)
-        group = row_group[:, None] * self.groups.n_context + self.groups.context[None, :]
-        bar = table[group, np.minimum(at_level, len(self.level_values) - 1)[:, None]]
-        if over.any():
-            bar = np.where(over[:, None, None], np.float32(-np.inf), bar)
+        group = row_group[None, :] * self.groups.n_context + self.groups.context[:, None]
         signs = (float(self.pair[0].sign), float(self.pair[1].sign))
         out = self.engine.filtered(
             padded,
@@ -333,9 +363,10 @@ class Run:
             objectives=(self.pair[0].column, self.pair[1].column),
             signs=signs,
             keep=keep,
-            bar=bar,
-            edges=edges,
-            at_row=at_row,
+            bar=now.by_edge,
+            edges=now.edge_first,
+            group=group,
+            level=at_level,
         )
         return rows, padded, level, row_group, out
 
@@ -347,22 +378,15 @@ class Run:
         counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
         counts.reasons["capacity"] = int(out["capacity"])
         counts.reasons["ttft_cut"] = int(out["ttft_cut"])
-        r, box, c = np.nonzero(alive)
-        if len(r):
-            n_batch = a.shape[1]
-            size = min(8, n_batch)
-            i_batch = (box[:, None] * size + np.arange(size)).ravel()
-            r, c = np.repeat(r, size), np.repeat(c, size)
-            inside = i_batch < n_batch
-            r, c, i_batch = r[inside], c[inside], i_batch[inside]
-            x, y = a[r, i_batch, c], b[r, i_batch, c]
-            good = x > -np.inf
-            r, c, i_batch, x, y = r[good], c[good], i_batch[good], x[good], y[good]
+        at = np.flatnonzero(alive)
+        if len(at):
+            i_batch, c, r = np.unravel_index(at, a.shape)
+            x, y = a.reshape(-1)[at], b.reshape(-1)[at]
             group = row_group[r] * self.groups.n_context + self.groups.context[c]
             values = np.column_stack([level[r], x.astype(np.float64), y.astype(np.float64)])
             assert self._bar is not None
             if len(self.front):
-                beaten = under_staircase(values, group, self._bar[3], self.level_values, self._bar[2])
+                beaten = under_staircase(values, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
                 values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
             ids = (padded[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
             self.front.add(values, group, ids)
@@ -515,7 +539,7 @@ class Run:
     # rows to disk
 
     def full_columns(self, rows: np.ndarray, k: Kinds) -> dict[str, np.ndarray]:
-        """All columns of all points of rows, [rows x batch x context] flattened, before filters."""
+        """All columns of all points of rows, each [rows, batch, context], before filters."""
         wanted = [c.name for c in COLUMNS]
         at_row, at_context, points = self.engine.full(rows, k, wanted)
         shape = (len(rows), len(self.space.batch), self.space.n_contexts)
@@ -524,13 +548,13 @@ class Run:
             if column.level == "row":
                 out[column.name] = np.broadcast_to(np.asarray(getattr(at_row, column.name))[:, None, None], shape)
             elif column.level == "context":
-                out[column.name] = np.broadcast_to(np.asarray(getattr(at_context, column.name))[:, None, :], shape)
+                out[column.name] = np.broadcast_to(np.asarray(getattr(at_context, column.name)).T[:, None, :], shape)
             elif column.level == "point":
-                out[column.name] = np.asarray(points[column.name])
+                out[column.name] = np.moveaxis(np.asarray(points[column.name]), 2, 0)
         reasons = np.broadcast_to(row_reasons(self.space, rows)[:, None, None], shape)
         possible = reasons == 0
-        late = np.where(np.asarray(points["fits"]) > 0, 0, REASON_BIT["capacity"])
-        late = late | np.where(np.asarray(points["in_time"]) > 0, 0, REASON_BIT["ttft_cut"])
+        fits, in_time = (np.moveaxis(np.asarray(points[name]), 2, 0) > 0 for name in ("fits", "in_time"))
+        late = np.where(fits, 0, REASON_BIT["capacity"]) | np.where(in_time, 0, REASON_BIT["ttft_cut"])
         reasons = np.where(possible, late, reasons)
         for name in NUMBERS:
             out[name] = np.where(possible, out[name], np.nan)
@@ -550,7 +574,7 @@ class Run:
             counts, a, b = self._consume(self._dispatch(rows[possible], k))
             for objective, value in zip(self.pair, (a, b), strict=True):
                 own = columns[objective.column].astype(np.float32)  # a copy
-                new = value[: int(possible.sum())] * objective.sign
+                new = np.moveaxis(value, 2, 0)[: int(possible.sum())] * objective.sign
                 own[possible] = np.where(np.isfinite(new), new, own[possible])
                 columns[objective.column] = own
             self._refresh_bar()

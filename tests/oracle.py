@@ -211,7 +211,9 @@ class Point:
             if m.v_head_dim is None:
                 self.v = float(m.qk_nope_dim)
         self.w_hd = self.hd if m.window_head_dim is None else float(m.window_head_dim)
-        self.w_v = self.v if m.window_v_head_dim is None else float(m.window_v_head_dim)
+        same_width = m.window_head_dim is None or float(m.window_head_dim) == self.head_dim
+        w_v = self.v if same_width else float(m.window_head_dim)
+        self.w_v = w_v if m.window_v_head_dim is None else float(m.window_v_head_dim)
         self.w_kv = self.n_kv if m.window_kv_heads is None else float(m.window_kv_heads)
         self.n_window, self.n_linear = float(m.n_window_layers), float(m.n_linear_layers)
         self.n_full = self.L - self.n_window - self.n_linear if m.n_full_layers is None else float(m.n_full_layers)

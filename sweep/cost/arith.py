@@ -46,11 +46,11 @@ def where(condition: Num, yes: Num, no: Num) -> Num:
 def ceil_div(a: Num, b: Num) -> Num:
     """Ceiling of the quotient of two non-negative integers, exact in float32.
 
-    A compiled division by a shared divisor is a multiplication by its reciprocal, which can push an exact multiple
-    over the next integer; taking half a unit off the numerator leaves every true quotient where it is. Exact up to
+    The reciprocal of a shared divisor is computed once, which would push an exact multiple over the next integer;
+    taking half a unit off the numerator leaves every true quotient where it is. Exact up to
     a = 4e6; beyond that the numerator has no room for the half, and the result may be one too high in 16,000.
     """
-    return xp.ceil((a - 0.5) / b)
+    return xp.ceil((a - 0.5) * (1.0 / b))
 
 
 def whole(x: Num) -> Num:

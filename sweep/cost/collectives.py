@@ -33,7 +33,7 @@ def _two_levels(inner_bytes: Num, outer_bytes: Num, link: Link, group: Num, n_in
     leaves = group > n_in
     outer = where(leaves, link.scaleout_bytes_per_s, 1.0)
     used = where(n_in > 1.0, link.bytes_per_s, 1.0)
-    return inner_bytes / used + where(leaves, outer_bytes, 0.0) / outer
+    return inner_bytes * (1.0 / used) + outer_bytes * where(leaves, 1.0 / outer, 0.0)
 
 
 def all_reduce(phase: Phase, machine: Machine, *, count: Num, message: Num, group: Num, stride: Num = 1.0) -> Op:
@@ -45,9 +45,9 @@ def all_reduce(phase: Phase, machine: Machine, *, count: Num, message: Num, grou
     link = machine.reduce
     n_in = inside(group, stride, machine.domain)
     n_out = group / n_in
-    two_shot = 2.0 * message * (n_in - 1.0) / n_in
-    reduced = where(machine.in_network > 0, where(n_in > 1.0, minimum(two_shot, message), 0.0), two_shot)
-    outer = 2.0 * (message / n_in) * (n_out - 1.0) / n_out
+    share = 2.0 * (n_in - 1.0) / n_in
+    reduced = message * where(machine.in_network > 0, minimum(share, 1.0), share)
+    outer = message * (2.0 * (n_out - 1.0) / (n_in * n_out))
     return Op(
         name="all_reduce",
         phase=phase,
@@ -68,8 +68,8 @@ def gather(
     link = machine.reduce
     n_in = inside(group, stride, machine.domain)
     n_out = group / n_in
-    inner = message * (n_in - 1.0) / n_in
-    outer = (message / n_in) * (n_out - 1.0) / n_out
+    inner = message * ((n_in - 1.0) / n_in)
+    outer = message * ((n_out - 1.0) / (n_in * n_out))
     return Op(
         name=name,
         phase=phase,
@@ -88,8 +88,8 @@ def exchange(
     Source: DeepSeek-V3 (arXiv 2412.19437) dispatch and combine; Helix (arXiv 2507.07120) all-to-all.
     """
     n_in = inside(group, stride, machine.domain)
-    inner = message * (n_in - 1.0) / group
-    outer = message * (group - n_in) / group
+    inner = message * ((n_in - 1.0) / group)
+    outer = message * ((group - n_in) / group)
     return Op(
         name=name,
         phase=phase,
@@ -113,6 +113,6 @@ def pipeline_hop(phase: Phase, machine: Machine, *, message: Num, gpus: Num, sta
         phase=phase,
         count=stages - 1.0,
         comm_bytes=sent,
-        comm_s=sent / where(piped, bandwidth, 1.0),
+        comm_s=sent * (1.0 / where(piped, bandwidth, 1.0)),
         floor_s=where(piped, t0, 0.0),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from sweep.cost.arith import ceil_div, exp, maximum, minimum, where, whole
 from sweep.cost.ops import Op, Phase, kernel
 from sweep.machine import Machine, OpRate, Tile
@@ -42,19 +44,18 @@ def crossover_m(n: Num, k: Num, machine: Machine, rate: OpRate, weight: Num) -> 
     return where(per_token > 0, weight / where(per_token > 0, per_token, 1.0), float("inf"))
 
 
-def tiled_math_s(m: Num, n: Num, k: Num, groups: Num, rate: OpRate, tile: Tile, n_sm: Num) -> Num:
+def tiled_math_s(m: Num, n: Num, k: Num, groups: Num, flops_per_s: Num, tile: Tile, n_sm: Num) -> Num:
     """Seconds of math when the output is cut into whole tiles that are dealt to processors in whole waves.
 
-        t = 2 K Tm Tn S waves / (peak ramp(K) ramp(N)),   waves = ceil(ceil(M/Tm) ceil(N/Tn) groups / S)
+        t = 2 K Tm Tn S waves / peak,   waves = ceil(ceil(M/Tm) ceil(N/Tn) groups / S)
 
-    which is flops / (peak eff_tile eff_wave ramps). Fewer tiles than processors are no lost wave: the library
+    which is flops / (peak eff_tile eff_wave). Fewer tiles than processors are no lost wave: the library
     splits K over the idle ones.
     Source: NVIDIA matrix-multiplication guide (tiles and waves; split-K).
     """
-    waves = ceil_div(m, tile.m) * ceil_div(n, tile.n) * groups / n_sm
+    waves = ceil_div(m, tile.m) * (ceil_div(n, tile.n) * groups * (1.0 / n_sm))
     waves = where(waves < 1.0, waves, whole(waves))
-    per_wave_s = 2.0 * k * tile.m * tile.n * n_sm / (rate.flops_per_s * tile.rate * ramp(k, rate.ramp_k))
-    return per_wave_s * waves / ramp(n, rate.ramp_n)
+    return waves * (2.0 * k * tile.m * tile.n * n_sm / (flops_per_s * tile.rate))
 
 
 def gemm(
@@ -84,13 +85,12 @@ def gemm(
     Returns: an operation; the fastest tile of the machine's set decides its math.
     Source: NVIDIA AI Model Co-Design (bytes of all three operands; block scales count).
     """
-    flops = m * (2.0 * n * k) * groups
-    math_s = None
-    for tile in machine.tiles:
-        t = tiled_math_s(m, n, k, groups, rate, tile, machine.n_sm)
-        math_s = t if math_s is None else minimum(math_s, t)
-    if math_s is not None:
-        math_s = maximum(math_s, flops / rate.flops_per_s)
+    flops = m * (2.0 * n * k * groups)
+    flops_per_s = rate.flops_per_s * ramp(k, rate.ramp_k) * ramp(n, rate.ramp_n)
+    math_s = m * (2.0 * n * k * groups * (1.0 / flops_per_s))
+    if machine.tiles:
+        tiled = [tiled_math_s(m, n, k, groups, flops_per_s, tile, machine.n_sm) for tile in machine.tiles]
+        math_s = maximum(math_s, functools.reduce(minimum, tiled))
     return kernel(
         name,
         phase,
@@ -98,8 +98,8 @@ def gemm(
         count=count,
         flops=flops,
         weight_bytes=n * k * weight * groups,
-        input_bytes=m * (k * machine.act) * groups,
-        output_bytes=m * (n * machine.out) * groups,
+        input_bytes=m * (k * machine.act * groups),
+        output_bytes=m * (n * machine.out * groups),
         math_s=math_s,
         m=m,
         n=n,

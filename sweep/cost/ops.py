@@ -161,6 +161,7 @@ def kernel(
         flops, *_bytes: totals on this GPU in this layer and step. New cache entries count as written activations.
         math_s: seconds of math where flops / rate is not all of it (tiles and waves).
     """
+    per_read = 1.0 / rate.read_bytes_per_s  # a configuration's own: a division less for every load
     return Op(
         name=name,
         phase=phase,
@@ -174,9 +175,9 @@ def kernel(
         kv_bytes=kv_read_bytes,
         input_bytes=input_bytes,
         output_bytes=output_bytes + kv_write_bytes,
-        math_s=flops / rate.flops_per_s if math_s is None else math_s,
-        weight_s=weight_bytes / rate.read_bytes_per_s,
-        kv_s=kv_read_bytes / rate.read_bytes_per_s,
-        activation_s=input_bytes / rate.read_bytes_per_s + (output_bytes + kv_write_bytes) / rate.write_bytes_per_s,
+        math_s=flops * (1.0 / rate.flops_per_s) if math_s is None else math_s,
+        weight_s=weight_bytes * per_read,
+        kv_s=kv_read_bytes * per_read,
+        activation_s=input_bytes * per_read + (output_bytes + kv_write_bytes) * (1.0 / rate.write_bytes_per_s),
         floor_s=rate.t0_s,
     )

@@ -96,11 +96,11 @@ def load_cost(row: Row, batch: Num, kinds: Kinds) -> Load:
     return load_terms(row, batch, kinds)
 
 
-def context_cost(row: Row, weights: Num, context: Context, kinds: Kinds) -> ContextCost:
-    """Prefill and memory of one request."""
+def context_cost(row: Row, weights: Num, context: Context, kinds: Kinds, *, prefill: bool = True) -> ContextCost:
+    """Memory of one request, and its prefill unless nobody asks for it."""
     each = request_bytes(row.model, row.machine, row.layout, context.longest)
     return ContextCost(
-        ttft_s=ttft_s(row, context, kinds),
+        ttft_s=ttft_s(row, context, kinds) if prefill else each * 0.0,
         request_bytes=each,
         max_batch=max_batch(weights, each, row.model, row.machine, row.layout),
     )
