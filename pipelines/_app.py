@@ -29,7 +29,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweep.config import ABOUT, Library, Study, conf_dir, plain, root_schema, study
+from sweep.config import ABOUT, OPTIONS, Library, Study, conf_dir, plain, root_schema, study
 from sweep.errors import BadInput, closest
 from sweep.point import RECORDS, names
 
@@ -131,7 +131,7 @@ def _first_line(error: BaseException) -> str:
 
 def as_bad_input(error: Exception) -> BadInput:
     """A composition error as one line: key, value, what is wrong."""
-    text = str(error)
+    text = f"{error}\n{error.__cause__ or ''}"
     key = re.search(r"full_key: (\S+)", text) or re.search(r"Error merging override (\S+?)=", text)
     value = re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text)
     if value:
@@ -143,6 +143,30 @@ def as_bad_input(error: Exception) -> BadInput:
     return BadInput(_first_line(error))
 
 
+FREE = ("grid.", "zip.")  # what a person may add to without a plus sign
+
+
+def free_keys(overrides: Sequence[str]) -> list[str]:
+    """Overrides with axes and derived keys forced in: the grid has no fixed keys."""
+    return [f"++{o}" if o.startswith(FREE) else o for o in overrides]
+
+
+def replace_axes(data: dict[str, Any], overrides: Sequence[str]) -> None:
+    """An axis given on the command line replaces that of a file; merged, `{pow2: ...}` and `{linear: ...}` would mix."""
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key = override.key_or_group
+        if not key.startswith(FREE) or override.is_delete():
+            continue
+        *path, last = key.split(".")
+        at = data
+        for name in path:
+            inner = at.get(name)
+            if not isinstance(inner, dict):
+                inner = at[name] = {}
+            at = inner
+        at[last] = override.value()
+
+
 def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path], name: str) -> tuple[DictConfig, dict[str, str]]:
     """The configuration of one run, and which file was chosen in each group."""
     register()
@@ -151,7 +175,7 @@ def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path], name: 
     if config_dirs:
         extra.append(f"hydra.searchpath=[{','.join(f'file://{d}' for d in config_dirs)}]")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("sweep", overrides=[*overrides, *extra], return_hydra_config=True)
+        config = compose("sweep", overrides=[*free_keys(overrides), *extra], return_hydra_config=True)
     choices = {str(k): str(v) for k, v in plain(config.hydra.runtime.choices).items() if v is not None}
     with _open(config):
         del config["hydra"]
@@ -165,9 +189,6 @@ def _open(config: DictConfig) -> Iterator[None]:
     OmegaConf.set_struct(config, True)
 
 
-OPTIONS = ("resume", "output", "progress", "report", "against")
-
-
 def make_job(
     config: DictConfig,
     choices: dict[str, str],
@@ -178,6 +199,7 @@ def make_job(
 ) -> Job:
     """A job from a composed configuration, checked."""
     data = plain(config)
+    replace_axes(data, overrides)
     return Job(
         study=study(data, choices, [*config_dirs, conf_dir()]),
         options={k: data.get(k) for k in OPTIONS},
@@ -229,7 +251,7 @@ def _multirun(task: Task, name: str, line: CommandLine) -> int:
             print(failed[-1], file=sys.stderr)
             raise
 
-    sys.argv = [sys.argv[0], "-m", *line.overrides, f"hydra.job.name={name}", *line.rest]
+    sys.argv = [sys.argv[0], "-m", *free_keys(line.overrides), f"hydra.job.name={name}", *line.rest]
     if line.config_dirs:
         sys.argv += ["--config-dir", str(line.config_dirs[0])]
     try:

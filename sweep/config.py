@@ -120,6 +120,7 @@ def root_schema() -> type:
         ("resume", Optional[str], field(default=None)),  # noqa: UP045
         ("output", Optional[str], field(default=None)),  # noqa: UP045
         ("against", Any, field(default=None)),
+        ("chart", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
     ]
@@ -234,6 +235,10 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
             )
 
 
+# how a pipeline runs, not what it computes
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """A whole configuration, checked."""
@@ -292,7 +297,7 @@ def study(config: Mapping[str, Any], choices: Mapping[str, str], directories: Se
         store=StoreConfig(**config["store"]),
         title=str(config.get("title") or "sweep"),
         library=library,
-        resolved={k: v for k, v in config.items() if k not in ("resume", "output", "progress", "report")},
+        resolved={k: v for k, v in config.items() if k not in OPTIONS},
     )
 
 

@@ -102,6 +102,9 @@ class Index:
     accuracy: Any
 
 
+_proxy = jax.jit(jax.vmap(accuracy.loss, in_axes=(0, None)))
+
+
 def accuracy_table(space: Space, study: Study) -> AccuracyTable:
     """The accuracy proxy for every model x machine pair of a grid (machines differ in precision alone here)."""
     law = accuracy.law_of(study.accuracy)
@@ -112,7 +115,7 @@ def accuracy_table(space: Space, study: Study) -> AccuracyTable:
     for d8, dkv in penalties:
         shape = shape_at(d8=np.full(space.n_models, d8), dkv=np.full(space.n_models, dkv))
         shape = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape)
-        columns.append(jax.jit(jax.vmap(accuracy.loss, in_axes=(0, None)))(shape, law))
+        columns.append(_proxy(shape, law))
     n_precision = len(space.precision)
     per_machine = [(i // (len(space.machines) // (len(space.hardware) * n_precision))) % n_precision for i in range(len(space.machines))]
 

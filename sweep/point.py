@@ -104,7 +104,7 @@ class Model:
     n_index_layers: Num = figure("1", "layers with an indexer of their own (null: all full layers if any)")
     attn_gate: Flag = figure("1", "attention output gate: the query projection is twice as wide", False)
     k_equals_v: Flag = figure("1", "full layers keep one tensor for keys and values", False)
-    extra_params: Num = figure("1", "parameters that no formula here covers: biases, small mixers", 0)
+    extra_params: Num = figure("1", "parameters that no formula covers: biases, small mixers; two norms per layer and a last one are counted", 0)
     max_context: Num = figure("tok", "longest context its makers publish")
     # drafting: speculative decoding, multi-token prediction
     n_draft: Num = figure("tok", "drafted tokens per step; 0: none", 0)

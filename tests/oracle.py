@@ -211,7 +211,7 @@ class Point:
             if m.v_head_dim is None:
                 self.v = float(m.qk_nope_dim)
         self.w_hd = self.hd if m.window_head_dim is None else float(m.window_head_dim)
-        same_width = m.window_head_dim is None or float(m.window_head_dim) == self.head_dim
+        same_width = m.window_head_dim is None or float(m.window_head_dim) == self.hd
         w_v = self.v if same_width else float(m.window_head_dim)
         self.w_v = w_v if m.window_v_head_dim is None else float(m.window_v_head_dim)
         self.w_kv = self.n_kv if m.window_kv_heads is None else float(m.window_kv_heads)
@@ -871,14 +871,12 @@ class Point:
         return total, active
 
     def norms(self) -> float:
-        """Norm weights: one of width d before each mixer and each FFN, a last one, MLA's and the indexer's own."""
+        """Norm weights: two of width d per layer, a last one, MLA's own (the convention of the records' extra_params)."""
         m = self.model
-        # CHOICE: a layer with a dense FFN beside its experts has one norm before both.
-        blocks = self.n_full + self.n_window + self.n_linear + min(self.L, self.n_dense + self.n_moe)
-        count = self.d * (blocks + 1.0)
+        count = self.d * (2.0 * self.L + 1.0)
         if self.mla:
             count += (self.n_full + self.n_window) * (m.q_lora_rank + m.kv_lora_rank)
-        return count + self.n_index * 2.0 * m.index_dim
+        return count
 
     def attention_weights(self, kind: str, tpa: float, wo_split: float) -> float:
         """Weights of one full or window layer's projections on a GPU."""

@@ -298,8 +298,9 @@ def prefill_attention(
                 flops=keys / layout.kvp * (chunk * 2.0 * groups * (width + v_width)),
                 kv_read_bytes=read / layout.kvp * token_bytes,
                 kv_write_bytes=tokens.project * new_bytes,
-                input_bytes=chunk * (groups * width * machine.act),
-                output_bytes=chunk * (groups * v_width * machine.out),
+                # an indexer keeps its queries and scores on chip, as in decode
+                input_bytes=0.0 if name == "indexer" else chunk * (groups * width * machine.act),
+                output_bytes=0.0 if name == "indexer" else chunk * (groups * v_width * machine.out),
             )
         )
 

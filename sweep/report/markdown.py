@@ -160,7 +160,7 @@ def model_label(row: Mapping[str, Any], told_apart_by: Sequence[str] = ()) -> st
         key, value = column.removeprefix("model."), row.get(column)
         shown_already = name in FAMILIES and key in _IN_LABEL
         expert_key = key in ("n_experts", "top_k", "d_expert", "d_shared", "n_shared_experts")
-        if value is not None and not shown_already and not (name == "dense" and expert_key):
+        if value not in (None, 0) and not shown_already and not (name == "dense" and expert_key):
             label += f", {_SHORT.get(key, key + ' ')}{_plain(value)}"
     return label
 

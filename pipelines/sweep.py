@@ -1,0 +1,173 @@
+"""Evaluate a grid of models, machines, formats, layouts and loads; keep the frontier; write Parquet and a report.
+
+  python -m pipelines.sweep experiment=demo
+  python -m pipelines.sweep model=deepseek_v3 hardware=gb300_nvl72 precision=nvfp4
+  python -m pipelines.sweep model=qwen3_32b 'grid.workload.batch={pow2: [1, 256]}' store.rows=all
+  python -m pipelines.sweep -m hardware=h200_sxm_141gb,gb300_nvl72 workload=chat,long_context
+
+Keys: any of conf/ (groups model hardware precision layout workload efficiency accuracy grid experiment), and
+  grid.GROUP.KEY=[...]       an axis: a list, {pow2: [a, b]}, {linear: [a, b], num: n}, {log: ...}, {range: ...}
+  where=['EXPRESSION', ...]  points to keep, such as 'layout.gpus <= 16 and params_total < 1e11'
+  frontier.objectives=[...] frontier.by=[...]
+  store.rows=all|feasible|frontier|auto  store.axes=true|false
+  output=DIR                 where to write (default outputs/sweep/<time>)
+  resume=last|DIR            go on with an interrupted run of the same configuration
+  -m                         one job per combination of comma-separated values; then: codesign frontier outputs/sweep/<time>
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from pipelines import _app
+from sweep import run, store
+from sweep.errors import BadInput
+from sweep.report import table, write_report
+from sweep.run import Progress
+
+ROOT = Path("outputs")
+
+
+class Reporter:
+    """Progress for a person: a bar that redraws in a terminal, a plain line every few seconds elsewhere."""
+
+    def __init__(self, *, bar: bool, every_s: float = 5.0):
+        self.bar = bar
+        self.every_s = 0.2 if bar else every_s
+        self.last = time.perf_counter() if not bar else 0.0
+
+    def __call__(self, p: Progress) -> None:
+        """Show progress if it is time to."""
+        now = time.perf_counter()
+        if not p.final and now - self.last < self.every_s:
+            return
+        self.last = now
+        share = p.done / max(p.total, 1)
+        rate = p.done / max(p.seconds, 1e-9)
+        left = (p.total - p.done) / max(rate, 1e-9)
+        text = (
+            f"{p.done / 1e6:,.1f} of {p.total / 1e6:,.1f} M points  {rate / 1e6:,.1f} M/s  "
+            f"feasible {p.feasible / max(p.done, 1):.0%}  frontier {p.frontier:,}  "
+            + (f"{p.seconds:.1f} s" if p.final else f"{left:.0f} s left")
+        )
+        if self.bar:
+            filled = int(24 * share)
+            end = "\n" if p.final else ""
+            print(f"\r\x1b[K[{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}  {text}", end=end, file=sys.stderr, flush=True)
+        else:
+            print(f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
+
+
+def choose_directory(job: _app.Job, sha256: str) -> Path:
+    """Where this run writes: as asked, the last run of this configuration, or a new directory."""
+    output, resume = job.options.get("output"), job.options.get("resume")
+    if resume == "last":
+        found = [
+            p.parent
+            for p in (ROOT / "sweep").glob("**/config.sha256")
+            if p.read_text().strip() == sha256
+        ]
+        if not found:
+            raise BadInput("resume=last: no earlier run of this configuration under outputs/sweep")
+        return max(found, key=lambda p: (p / "config.sha256").stat().st_mtime)
+    if resume is not None:
+        directory = Path(str(resume))
+        if not (directory / "config.sha256").is_file():
+            raise BadInput(f"resume={resume}: holds no run to go on with")
+        return directory
+    if output is not None:
+        return Path(str(output))
+    if job.directory is not None:
+        return job.directory
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    directory = ROOT / "sweep" / stamp
+    i = 1
+    while directory.exists():
+        i += 1
+        directory = ROOT / "sweep" / f"{stamp}_{i}"
+    return directory
+
+
+def task(job: _app.Job) -> int:
+    """One sweep."""
+    plan = run.plan(job.study)
+    directory = choose_directory(job, plan.sha256)
+    run.check_directory(directory, plan.sha256)
+    run.check_disk(plan, directory)
+    say = sys.stderr
+    print(f"{plan.study.title}", file=say)
+    after = "counted while it runs" if plan.points is None else f"{plan.points:,}"
+    print(f"points: {plan.points_before:,} in the grid, {after} after where; store.rows={plan.rows}", file=say)
+    done = store.manifest(directory)
+    if done.get("config_sha256") == plan.sha256 and (directory / "frontier.parquet").is_file():
+        print(f"complete already: {directory}", file=say)
+        frontier = store.scan(directory, "frontier").collect()
+        manifest = done
+    else:
+        bar = job.options.get("progress")
+        reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
+        result = run.Run(plan, directory, config_yaml=job.config_yaml, report=reporter).execute()
+        frontier, manifest = result.frontier, result.manifest
+        overrides = directory / "overrides.txt"
+        store.write_atomic(overrides, "\n".join(job.overrides) + "\n")
+    report = None
+    if job.options.get("report", True):
+        report = write_report(
+            directory,
+            with_status(frontier, manifest),
+            manifest,
+            config_yaml=job.config_yaml,
+            by=list(manifest["by"]),
+            objectives=[o.split(":")[0] for o in manifest["objectives"]],
+            accuracy_label=manifest["accuracy_label"],
+            version=manifest["version"],
+        )
+    summary(frontier, manifest, directory, report)
+    return 0
+
+
+def with_status(frontier: pl.DataFrame, manifest: dict[str, object]) -> pl.DataFrame:
+    """The frontier with how well each machine is known, so that charts can tell announced from shipped."""
+    provenance = manifest.get("provenance")
+    if "hardware" not in frontier.columns or not isinstance(provenance, dict):
+        return frontier
+    status = {name: str(about.get("status", "unknown")) for name, about in provenance.items()}
+    return frontier.with_columns(pl.col("hardware").replace_strict(status, default="unknown").alias("hardware_status"))
+
+
+def summary(frontier: pl.DataFrame, manifest: dict[str, object], directory: Path, report: Path | None) -> None:
+    """The head of the frontier and where the rest lies, on standard output."""
+    infeasible = manifest["infeasible"]
+    assert isinstance(infeasible, dict)
+    reasons = ", ".join(f"{k} {v:,}" for k, v in infeasible.items()) or "none"
+    print(f"feasible {manifest['feasible']:,} of {manifest['points']:,} points; infeasible: {reasons}")
+    print(f"frontier: {frontier.height:,} points, objectives {', '.join(manifest['objectives'])}"  # type: ignore[arg-type]
+          f", per {', '.join(manifest['by']) or 'nothing'}")  # type: ignore[arg-type]
+    if frontier.height:
+        shown = [
+            c
+            for c in ("model", "hardware", "precision", "layout", "workload.batch", "workload.context", "accuracy",
+                      "tok_s_gpu", "tok_s_user", "ttft_s", "bound")
+            if c == "layout" or c in frontier.columns
+        ]
+        head = frontier.sort(["accuracy", "tok_s_gpu"], descending=True).head(8)
+        print(table(head, shown))
+    print(f"accuracy: {manifest['accuracy_label']}")
+    print(f"{directory / 'frontier.parquet'}")
+    if report is not None:
+        print(f"{report}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run from a command line."""
+    return _app.run(task, "sweep", __doc__ or "", argv, multirun=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
