@@ -7,6 +7,7 @@ Hydra takes over and runs one job per combination, on its launchers.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import re
@@ -15,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-logging.getLogger("jax").setLevel(logging.WARNING)
 
 from hydra import compose, initialize_config_dir
 from hydra import main as hydra_main
@@ -49,6 +48,10 @@ class Job:
 
 
 Task = Callable[[Job], int | None]
+
+
+# Hydra's logging would print JAX's remarks about hardware that is not there
+logging.getLogger("jax").setLevel(logging.WARNING)
 
 
 def register() -> None:
@@ -94,7 +97,7 @@ def _values(override: Override, library: Library) -> list[Any]:
     value = override.value()
     if isinstance(value, Sweep):
         with contextlib.suppress(Exception):
-            return list(override.sweep_iterator())  # type: ignore[arg-type]
+            return list(override.sweep_iterator())
         return []
     return [value]
 
@@ -106,7 +109,7 @@ def check_overrides(line: CommandLine) -> None:
         parsed = OverridesParser.create().parse_overrides(line.overrides)
     except HydraException as error:
         raise BadInput(f"{' '.join(line.overrides)}: {_first_line(error)}") from None
-    fields = tuple(root_schema().__dataclass_fields__)
+    fields = tuple(f.name for f in dataclasses.fields(root_schema()))
     for override in parsed:
         key = override.key_or_group.split("@")[0]
         if key.startswith("hydra") or override.is_delete():
@@ -167,7 +170,9 @@ def replace_axes(data: dict[str, Any], overrides: Sequence[str]) -> None:
         at[last] = override.value()
 
 
-def compose_config(overrides: Sequence[str], config_dirs: Sequence[Path], name: str) -> tuple[DictConfig, dict[str, str]]:
+def compose_config(
+    overrides: Sequence[str], config_dirs: Sequence[Path], name: str
+) -> tuple[DictConfig, dict[str, str]]:
     """The configuration of one run, and which file was chosen in each group."""
     register()
     GlobalHydra.instance().clear()

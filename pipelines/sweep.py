@@ -12,7 +12,8 @@ Keys: any of conf/ (groups model hardware precision layout workload efficiency a
   store.rows=all|feasible|frontier|auto  store.axes=true|false
   output=DIR                 where to write (default outputs/sweep/<time>)
   resume=last|DIR            go on with an interrupted run of the same configuration
-  -m                         one job per combination of comma-separated values; then: codesign frontier outputs/sweep/<time>
+  -m                         one job per combination of comma-separated values; all jobs together:
+                             python -m pipelines.frontier outputs/sweep/<time>
 """
 
 from __future__ import annotations
@@ -59,7 +60,12 @@ class Reporter:
         if self.bar:
             filled = int(24 * share)
             end = "\n" if p.final else ""
-            print(f"\r\x1b[K[{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}  {text}", end=end, file=sys.stderr, flush=True)
+            print(
+                f"\r\x1b[K[{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}  {text}",
+                end=end,
+                file=sys.stderr,
+                flush=True,
+            )
         else:
             print(f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
 
@@ -68,11 +74,7 @@ def choose_directory(job: _app.Job, sha256: str) -> Path:
     """Where this run writes: as asked, the last run of this configuration, or a new directory."""
     output, resume = job.options.get("output"), job.options.get("resume")
     if resume == "last":
-        found = [
-            p.parent
-            for p in (ROOT / "sweep").glob("**/config.sha256")
-            if p.read_text().strip() == sha256
-        ]
+        found = [p.parent for p in (ROOT / "sweep").glob("**/config.sha256") if p.read_text().strip() == sha256]
         if not found:
             raise BadInput("resume=last: no earlier run of this configuration under outputs/sweep")
         return max(found, key=lambda p: (p / "config.sha256").stat().st_mtime)
@@ -147,13 +149,26 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, object], directory: Path
     assert isinstance(infeasible, dict)
     reasons = ", ".join(f"{k} {v:,}" for k, v in infeasible.items()) or "none"
     print(f"feasible {manifest['feasible']:,} of {manifest['points']:,} points; infeasible: {reasons}")
-    print(f"frontier: {frontier.height:,} points, objectives {', '.join(manifest['objectives'])}"  # type: ignore[arg-type]
-          f", per {', '.join(manifest['by']) or 'nothing'}")  # type: ignore[arg-type]
+    print(
+        f"frontier: {frontier.height:,} points, objectives {', '.join(manifest['objectives'])}"  # type: ignore[arg-type]
+        f", per {', '.join(manifest['by']) or 'nothing'}"
+    )  # type: ignore[arg-type]
     if frontier.height:
         shown = [
             c
-            for c in ("model", "hardware", "precision", "layout", "workload.batch", "workload.context", "accuracy",
-                      "tok_s_gpu", "tok_s_user", "ttft_s", "bound")
+            for c in (
+                "model",
+                "hardware",
+                "precision",
+                "layout",
+                "workload.batch",
+                "workload.context",
+                "accuracy",
+                "tok_s_gpu",
+                "tok_s_user",
+                "ttft_s",
+                "bound",
+            )
             if c == "layout" or c in frontier.columns
         ]
         head = frontier.sort(["accuracy", "tok_s_gpu"], descending=True).head(8)

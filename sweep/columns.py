@@ -37,7 +37,12 @@ COLUMNS: tuple[Column, ...] = (
     _c("tpot_s", "s", "time per output token", "point"),
     _c("ttft_s", "s", "time to the first token: prefill of one request per attention group, no queue", "context"),
     _c("request_s", "s", "time of a request: ttft_s + (osl - 1) tpot_s", "point"),
-    _c("total_tok_s_gpu", "tok/s/GPU", "input and output tokens per second per GPU: tok_s_gpu (isl + osl) / osl", "point"),
+    _c(
+        "total_tok_s_gpu",
+        "tok/s/GPU",
+        "input and output tokens per second per GPU: tok_s_gpu (isl + osl) / osl",
+        "point",
+    ),
     _c("tok_s_mw", "tok/s/MW", "output tokens per second per megawatt", "point"),
     _c("usd_per_mtok", "USD/Mtok", "price of a million output tokens at the machine's price per GPU-hour", "point"),
     _c("joule_per_tok", "J/tok", "energy of an output token at the machine's full power", "point"),
@@ -60,8 +65,21 @@ COLUMNS: tuple[Column, ...] = (
     _c("params_active", "1", "parameters that a token multiplies, input embedding not", "row"),
     _c("kv_bytes_per_tok", "B/tok", "cache of one token over the whole model, the part that grows", "row"),
     _c("feasible", "bool", "nothing stands against the point", "host", "bool"),
-    _c("reasons", "bits", "what stands against it: capacity 1, not_divisible 2, over_domain 4, ttft_cut 8, unknown_figure 16, no_format 32", "host", "int32"),
-    _c("extrapolation", "1", "validity ranges left: of the accuracy proxy, and the model's published context", "host", "int32"),
+    _c(
+        "reasons",
+        "bits",
+        "what stands against it: capacity 1, not_divisible 2, over_domain 4, ttft_cut 8, "
+        "unknown_figure 16, no_format 32",
+        "host",
+        "int32",
+    ),
+    _c(
+        "extrapolation",
+        "1",
+        "validity ranges left: of the accuracy proxy, and the model's published context",
+        "host",
+        "int32",
+    ),
 )
 BY_NAME = {c.name: c for c in COLUMNS}
 # what is not there when a configuration itself is impossible

@@ -43,11 +43,33 @@ def complete_model(values: Mapping[str, Any]) -> Model:
     _default(f, "n_kv_heads", lambda f: f["n_heads"])
     _default(f, "head_dim", lambda f: f["d_model"] / f["n_heads"])
     _default(f, "v_head_dim", lambda f: f["head_dim"])
-    zero = (
-        "d_ff tied_embeddings n_experts top_k d_expert n_shared_experts q_lora_rank kv_lora_rank qk_nope_dim "
-        "qk_rope_dim n_window_layers window n_linear_layers state_bytes_per_layer linear_in_width linear_out_width "
-        "sparse_top_k index_heads index_dim attn_gate k_equals_v extra_params n_draft acceptance draft_cost"
-    ).split()
+    zero = [
+        "d_ff",
+        "tied_embeddings",
+        "n_experts",
+        "top_k",
+        "d_expert",
+        "n_shared_experts",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "qk_nope_dim",
+        "qk_rope_dim",
+        "n_window_layers",
+        "window",
+        "n_linear_layers",
+        "state_bytes_per_layer",
+        "linear_in_width",
+        "linear_out_width",
+        "sparse_top_k",
+        "index_heads",
+        "index_dim",
+        "attn_gate",
+        "k_equals_v",
+        "extra_params",
+        "n_draft",
+        "acceptance",
+        "draft_cost",
+    ]
     for name in zero:
         _default(f, name, lambda f: 0.0)
     _default(f, "ffn_matrices", lambda f: 3.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -18,6 +19,7 @@ from typing import Any, Optional
 from omegaconf import OmegaConf
 
 from sweep.accuracy import AccuracyConfig
+from sweep.accuracy import check as check_accuracy
 from sweep.errors import BadInput, closest
 from sweep.machine import check_format
 from sweep.point import RECORDS, names
@@ -227,7 +229,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
     """
     order = ("fp32_flops", "bf16_flops", "fp8_flops", "fp4_flops")
     given = [(k, values[k]) for k in order if values.get(k) is not None]
-    for (wide, slow), (narrow, fast) in zip(given[:-1], given[1:], strict=True):
+    for (wide, slow), (narrow, fast) in itertools.pairwise(given):
         if fast < slow * 0.999:
             raise BadInput(
                 f"hardware.{wide}={slow:g}: more than hardware.{narrow}={fast:g} ({name}); rates are dense, "
@@ -283,13 +285,15 @@ def study(config: Mapping[str, Any], choices: Mapping[str, str], directories: Se
     efficiency = config.get("efficiency")
     if not isinstance(efficiency, dict) or "kernels" not in efficiency:
         raise BadInput(f"efficiency={efficiency}: choose a preset; {closest('', library.choices('efficiency'))}")
+    settings = AccuracyConfig(**config["accuracy"])
+    check_accuracy(settings)
     where = config.get("where") or []
     where = [where] if isinstance(where, str) else list(where)
     return Study(
         base=base,
         efficiency=dict(efficiency),
         efficiency_id=choices.get("efficiency") or str(efficiency.get("name")),
-        accuracy=AccuracyConfig(**config["accuracy"]),
+        accuracy=settings,
         grid=dict(config.get("grid") or {}),
         zip=dict(config.get("zip") or {}),
         where=[str(w) for w in where],
@@ -315,5 +319,3 @@ def mark_overrides(record: Record, library: Library) -> Record:
 def as_record(record: Record) -> Any:
     """The typed record of a group, for code that wants attributes."""
     return RECORDS[record.group](**record.values)
-
-

@@ -113,11 +113,14 @@ def accuracy_table(space: Space, study: Study) -> AccuracyTable:
     shape_at = functools.partial(accuracy.shape_of, space.model, params.touched, params.total)
     columns = []
     for d8, dkv in penalties:
-        shape = shape_at(d8=np.full(space.n_models, d8), dkv=np.full(space.n_models, dkv))
+        shape = shape_at(d8=d8, dkv=dkv)
         shape = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape)
         columns.append(_proxy(shape, law))
     n_precision = len(space.precision)
-    per_machine = [(i // (len(space.machines) // (len(space.hardware) * n_precision))) % n_precision for i in range(len(space.machines))]
+    per_machine = [
+        (i // (len(space.machines) // (len(space.hardware) * n_precision))) % n_precision
+        for i in range(len(space.machines))
+    ]
 
     def stack(name: str) -> Any:
         by_precision = np.stack([np.asarray(getattr(c, name), dtype=np.float32) for c in columns], axis=1)
@@ -196,7 +199,9 @@ def _merge_stage(load: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: _kept(_sums(_restored(kept))) for name, kept in load.items()}
 
 
-def _context_stage(tables: Tables, index: Index, at_row: RowCost, context: Context, kinds: Kinds, prefill: bool) -> ContextCost:
+def _context_stage(
+    tables: Tables, index: Index, at_row: RowCost, context: Context, kinds: Kinds, prefill: bool
+) -> ContextCost:
     def one(row: Row, r: RowCost, c: Context) -> ContextCost:
         return context_cost(row, r.weights_bytes, c, kinds, prefill=prefill)
 
@@ -214,7 +219,9 @@ def _points(
     kinds: Kinds,
     columns: tuple[str, ...],
 ) -> dict[str, Any]:
-    def one(row: Row, r: RowCost, kept: dict[str, dict[str, Any]], c: ContextCost, b: Any, x: Context) -> dict[str, Any]:
+    def one(
+        row: Row, r: RowCost, kept: dict[str, dict[str, Any]], c: ContextCost, b: Any, x: Context
+    ) -> dict[str, Any]:
         restored = Load(step=_restored(kept["step"]), plain=_restored(kept["plain"]))
         cost: PointCost = point_cost(row, r, restored, c, b, x, kinds)
         return {name: getattr(cost, name) for name in columns}
@@ -244,8 +251,9 @@ def _filter_stage(
 ) -> dict[str, Any]:
     """Two objectives of every point, which points may be on the frontier, and counts by reason.
 
-    A point is dropped if it lies strictly under the frontier so far: bar[e, group, level] is the best first objective of
-    a frontier point of its group with at least the row's level of accuracy and at least edges[e, group] of the second.
+    A point is dropped if it lies strictly under the frontier so far: bar[e, group, level] is the best first objective
+    of a frontier point of its group with at least the row's level of accuracy and at least edges[e, group] of the
+    second.
     `group` is [context, row], `level` [row].
     """
     wanted = (*objectives, "fits", "in_time")
@@ -269,6 +277,33 @@ def _filter_stage(
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """The compiled calls, one per level of a point."""
+
+    row: Any
+    load: Any
+    merge: Any
+    context: Any
+    points: Any
+    filter: Any
+
+
+@functools.cache
+def stages() -> Stages:
+    """The calls of this process: grids of one shape share what was compiled for them."""
+    options = compiler_options()
+    jit = functools.partial(jax.jit, compiler_options=options) if options else jax.jit
+    return Stages(
+        row=jit(_row_stage),
+        load=jit(_load_stage, static_argnames=("kinds",)),
+        merge=jit(_merge_stage),
+        context=jit(_context_stage, static_argnames=("kinds", "prefill")),
+        points=jit(_points, static_argnames=("kinds", "columns")),
+        filter=jit(_filter_stage, static_argnames=("kinds", "objectives", "signs")),
+    )
+
+
 class Engine:
     """Evaluates rows of a grid on the default device."""
 
@@ -276,14 +311,9 @@ class Engine:
         tune_allocator()
         self.space = space
         self.dtype = np.float64 if float64 else np.float32
-        options = compiler_options()
-        jit = functools.partial(jax.jit, compiler_options=options) if options else jax.jit
-        self._row = jit(_row_stage)
-        self._load = jit(_load_stage, static_argnames=("kinds",))
-        self._merge = jit(_merge_stage)
-        self._context = jit(_context_stage, static_argnames=("kinds", "prefill"))
-        self._points = jit(_points, static_argnames=("kinds", "columns"))
-        self._filter = jit(_filter_stage, static_argnames=("kinds", "objectives", "signs"))
+        calls = stages()
+        self._row, self._load, self._merge = calls.row, calls.load, calls.merge
+        self._context, self._points, self._filter = calls.context, calls.points, calls.filter
         self.tables = jax.tree.map(
             lambda x: jnp.asarray(np.asarray(x), dtype=self.dtype),
             Tables(

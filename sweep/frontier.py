@@ -587,7 +587,12 @@ class RunningFrontier:
         for name, given in (("levels", levels), ("edges", edges)):
             array = np.asarray(given, dtype=np.float64)
             shapes = ((array.size,), (self.n_groups, array.shape[-1])) if name == "edges" else ((array.size,),)
-            if array.shape not in shapes or not array.size or np.isnan(array).any() or (array[..., 1:] < array[..., :-1]).any():
+            if (
+                array.shape not in shapes
+                or not array.size
+                or np.isnan(array).any()
+                or (array[..., 1:] < array[..., :-1]).any()
+            ):
                 raise ValueError(f"{name} must be ascending numbers")
             steps.append(array)
         self._merge()

@@ -163,7 +163,10 @@ def attention_unit(kv: str, hardware: Hardware) -> str:
 
 def _merge(base: Any, over: Any) -> Any:
     if isinstance(base, Mapping) and isinstance(over, Mapping):
-        return {k: _merge(base.get(k), over[k]) if k in over else base[k] for k in (*base, *(k for k in over if k not in base))}
+        return {
+            k: _merge(base.get(k), over[k]) if k in over else base[k]
+            for k in (*base, *(k for k in over if k not in base))
+        }
     return base if over is None else over
 
 
@@ -275,9 +278,7 @@ def resolve(
         watts=NAN if hardware.watts is None else float(hardware.watts),
         usd_per_hour=NAN if hardware.usd_per_hour is None else float(hardware.usd_per_hour),
     )
-    unknown = tuple(
-        key for key in ("hbm_bytes", "hbm_bytes_per_s") if getattr(hardware, key) is None
-    )
+    unknown = tuple(key for key in ("hbm_bytes", "hbm_bytes_per_s") if getattr(hardware, key) is None)
     return Resolved(machine=machine, unknown=unknown, no_format=missing_math)
 
 

@@ -93,7 +93,9 @@ class Model:
     window: Num = figure("tok", "tokens a window layer sees", 0)
     window_kv_heads: Num = figure("1", "key/value heads of window layers (null: n_kv_heads)")
     window_head_dim: Num = figure("1", "head width of window layers (null: head_dim)")
-    window_v_head_dim: Num = figure("1", "value head width of window layers (null: v_head_dim, or window_head_dim where it differs)")
+    window_v_head_dim: Num = figure(
+        "1", "value head width of window layers (null: v_head_dim, or window_head_dim where it differs)"
+    )
     n_linear_layers: Num = figure("1", "linear-attention or SSM layers", 0)
     state_bytes_per_layer: Num = figure("B", "state of one sequence in one linear layer", 0)
     linear_in_width: Num = figure("1", "columns of a linear layer's input projections", 0)
@@ -104,7 +106,11 @@ class Model:
     n_index_layers: Num = figure("1", "layers with an indexer of their own (null: all full layers if any)")
     attn_gate: Flag = figure("1", "attention output gate: the query projection is twice as wide", False)
     k_equals_v: Flag = figure("1", "full layers keep one tensor for keys and values", False)
-    extra_params: Num = figure("1", "parameters that no formula covers: biases, small mixers; two norms per layer and a last one are counted", 0)
+    extra_params: Num = figure(
+        "1",
+        "parameters that no formula covers: biases, small mixers; two norms per layer and a last one are counted",
+        0,
+    )
     max_context: Num = figure("tok", "longest context its makers publish")
     # drafting: speculative decoding, multi-token prediction
     n_draft: Num = figure("tok", "drafted tokens per step; 0: none", 0)

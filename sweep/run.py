@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import json
 import time
 from collections import deque
@@ -21,13 +22,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from sweep import accuracy, store
-from sweep.columns import BY_NAME, COLUMNS, NUMBERS
+from sweep.columns import BY_NAME, COLUMNS, NUMBERS, SCHEMA_VERSION
 from sweep.config import Study
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine
+from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, parse_objectives, under_staircase
 from sweep.point import Kinds
 from sweep.space import REASON_BIT, Axis, Space, build, filters, joins, kinds, row_reasons
@@ -109,11 +112,18 @@ def plan(study: Study) -> Plan:
     known = [c.name for c in COLUMNS if c.level in ("row", "context", "point") and c.dtype == "float32"]
     for objective in objectives:
         if objective.column not in known:
-            raise BadInput(f"frontier.objectives={objective.column}: no such column; {closest(objective.column, known)}")
+            raise BadInput(
+                f"frontier.objectives={objective.column}: no such column; {closest(objective.column, known)}"
+            )
     by = [study.frontier.by] if isinstance(study.frontier.by, str) else list(study.frontier.by or [])
     swept = [k for axis in space.axes for k in axis.columns]
     # `by` may name what this grid holds constant: one group then
-    constant = [f"workload.{k}" for k in ("batch", "isl", "osl", "context")] + ["model", "hardware", "precision", "efficiency"]
+    constant = [f"workload.{k}" for k in ("batch", "isl", "osl", "context")] + [
+        "model",
+        "hardware",
+        "precision",
+        "efficiency",
+    ]
     for key in by:
         if key not in (*swept, *constant):
             raise BadInput(f"frontier.by={key}: no such axis; {closest(key, swept)}")
@@ -143,12 +153,10 @@ def count_points(space: Space) -> int | None:
     f = filters(space)
     per_row = space.per_row
     if f.load:
-        first = f.points(np.arange(1))
-        load_keys = ("workload.",)
-        from sweep.expr import names_in
-
-        if not all(n.startswith(load_keys) for text in f.load for n in names_in(text)):
+        if not all(n.startswith("workload.") for text in f.load for n in names_in(text)):
             return None
+        first = f.points(np.arange(1))
+        assert first is not None
         per_row = int(np.count_nonzero(first))
     if not f.row:
         return space.n_rows * per_row
@@ -191,7 +199,8 @@ class Groups:
 
     def points(self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray) -> np.ndarray:
         """Group of points."""
-        return (self.rows(rows) * self.n_context + self.context[i_context]) * self.n_batch + self.batch[i_batch]
+        group = self.rows(rows) * self.n_context + self.context[i_context]
+        return np.asarray(group * self.n_batch + self.batch[i_batch])
 
 
 def _labels(columns: list[np.ndarray]) -> np.ndarray:
@@ -267,7 +276,9 @@ class Bar:
 class Run:
     """One sweep from plan to result."""
 
-    def __init__(self, plan: Plan, directory: Path, *, config_yaml: str, report: Callable[[Progress], None] | None = None):
+    def __init__(
+        self, plan: Plan, directory: Path, *, config_yaml: str, report: Callable[[Progress], None] | None = None
+    ):
         self.plan, self.space, self.directory = plan, plan.space, directory
         self.config_yaml = config_yaml
         self.report = report or (lambda progress: None)
@@ -278,13 +289,21 @@ class Run:
         self.joins = joins(plan.space, plan.study)
         self.accuracy_label = accuracy.label(plan.study.accuracy)
         self.block_rows = int(min(max(BLOCK_POINTS // plan.space.per_row, 16), max(plan.space.n_rows, 1)))
+        self.part_rows = max(plan.study.store.part_rows // plan.space.per_row, 1)
+        self.block_rows = min(self.block_rows, self.part_rows)  # a part is a whole number of blocks
+        self.part_rows = -(-self.part_rows // self.block_rows) * self.block_rows
         self.started = time.perf_counter()
         self.before_s = 0.0  # seconds that earlier, interrupted runs took
         self.done_points = 0
         # the frontier: one objective that rows decide, two that points decide, is filtered on the device
         levels = [o for o in plan.objectives if BY_NAME[o.column].level == "row"]
         inner = [o for o in plan.objectives if BY_NAME[o.column].level == "point"]
-        self.fast = len(inner) == 2 and len(levels) <= 1 and len(levels) + 2 == len(plan.objectives) and self.groups.n_batch == 1
+        self.fast = (
+            len(inner) == 2
+            and len(levels) <= 1
+            and len(levels) + 2 == len(plan.objectives)
+            and self.groups.n_batch == 1
+        )
         self.level, self.pair = (levels[0] if levels else None), inner
         count = 3 if self.fast else len(plan.objectives)
         self.front = RunningFrontier(count, self.groups.count)
@@ -326,7 +345,7 @@ class Run:
         edges = np.full((self.groups.count, count), np.inf)
         order = np.lexsort((front.values[:, 2], front.groups))
         starts = np.searchsorted(front.groups[order], np.arange(self.groups.count + 1))
-        for g, (lo, hi) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+        for g, (lo, hi) in enumerate(itertools.pairwise(starts)):
             if hi > lo:
                 at = np.ceil(np.linspace(0, hi - lo - 1, count)).astype(np.int64)
                 edges[g] = front.values[order[lo:hi], 2][at]
@@ -338,14 +357,15 @@ class Run:
             return np.zeros(len(rows))
         if self.level.column in ACCURACY_COLUMNS:
             i_model, i_machine, _ = self.space.indices(rows)
-            return self.accuracy_level[i_model * len(self.space.machines) + i_machine]
+            level: np.ndarray = self.accuracy_level[i_model * len(self.space.machines) + i_machine]
+            return level
         at_row = self.engine.rows(self.engine.index(rows))
         return np.asarray(getattr(at_row, self.level.column), dtype=np.float64) * self.level.sign
 
     def _dispatch(self, rows: np.ndarray, k: Kinds) -> tuple[Any, ...]:
         """Start a block on the device: padded to the block's size so that nothing is compiled twice."""
         n = len(rows)
-        padded = rows if n == self.block_rows else np.concatenate([rows, np.full(self.block_rows - n, rows[0])])
+        padded = self._padded(rows)
         keep = np.zeros((1, 1, self.block_rows), dtype=bool)
         keep[..., :n] = True
         asked = self.filters.points(padded)
@@ -372,7 +392,7 @@ class Run:
 
     def _consume(self, block: tuple[Any, ...]) -> tuple[Counts, np.ndarray, np.ndarray]:
         """Take a block off the device: counts, and its survivors into the frontier."""
-        rows, padded, level, row_group, out = block
+        _rows, padded, level, row_group, out = block
         a, b = np.asarray(out["a"]), np.asarray(out["b"])
         alive = np.asarray(out["alive"])
         counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
@@ -391,6 +411,11 @@ class Run:
             ids = (padded[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
             self.front.add(values, group, ids)
         return counts, a, b
+
+    def _padded(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of a block filled up to the block's size, so that every block has one shape and compiles once."""
+        missing = self.block_rows - len(rows)
+        return rows if missing <= 0 else np.concatenate([rows, np.full(missing, rows[0])])
 
     # rows that are worth a block
 
@@ -426,7 +451,11 @@ class Run:
         lost = rows[reasons != 0]
         per_row = np.full(len(lost), self.space.per_row)
         if self.filters.load:
-            masks = [np.asarray(self.filters.points(part)) for part in np.array_split(lost, max(len(lost) // 4096, 1)) if len(part)]
+            masks = [
+                np.asarray(self.filters.points(part))
+                for part in np.array_split(lost, max(len(lost) // 4096, 1))
+                if len(part)
+            ]
             per_row = np.concatenate([m.reshape(len(m), -1).sum(axis=1) for m in masks]) if masks else per_row
         counts.asked += int(per_row.sum())
         for name, bit in REASON_BIT.items():
@@ -504,7 +533,11 @@ class Run:
             "done": self.done_points,
             "seconds": self.before_s + now - self.started,
         }
-        np.savez(buffer, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), **self.front.state())
+        arrays: dict[str, Any] = {
+            "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
+            **self.front.state(),
+        }
+        np.savez(buffer, **arrays)
         store.write_atomic(self._state_path(), buffer.getvalue())
 
     def _load_state(self) -> tuple[int, int] | None:
@@ -541,7 +574,10 @@ class Run:
     def full_columns(self, rows: np.ndarray, k: Kinds) -> dict[str, np.ndarray]:
         """All columns of all points of rows, each [rows, batch, context], before filters."""
         wanted = [c.name for c in COLUMNS]
-        at_row, at_context, points = self.engine.full(rows, k, wanted)
+        n = len(rows)
+        at_row, at_context, points = jax.tree.map(
+            lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), k, wanted)
+        )
         shape = (len(rows), len(self.space.batch), self.space.n_contexts)
         out: dict[str, np.ndarray] = {}
         for column in COLUMNS:
@@ -562,7 +598,9 @@ class Run:
         out["feasible"] = reasons == 0
         longest = np.asarray(self.space.context.longest)[None, None, :]
         limit = self.space.model_max_context[self.space.indices(rows)[0]][:, None, None]
-        out["extrapolation"] = out_of_range(out_row=np.asarray(at_row.extrapolation)[:, None, None], beyond=longest > limit, shape=shape)
+        out["extrapolation"] = out_of_range(
+            out_row=np.asarray(at_row.extrapolation)[:, None, None], beyond=longest > limit, shape=shape
+        )
         return out
 
     def _stored_block(self, rows: np.ndarray, k: Kinds) -> tuple[dict[str, np.ndarray], Counts]:
@@ -591,9 +629,7 @@ class Run:
         writer = self.writer(self.plan.study.store.axes)
         points = self.directory / "points"
         points.mkdir(parents=True, exist_ok=True)
-        per_part = max(self.plan.study.store.part_rows // self.space.per_row, 1)
-        per_part = -(-per_part // self.block_rows) * self.block_rows
-        for i, chunk in enumerate(_chunks(self.space.n_rows, per_part)):
+        for i, chunk in enumerate(_chunks(self.space.n_rows, self.part_rows)):
             path = points / f"part-{i:05d}.parquet"
             if self._reuse(path):
                 self.done_points += len(chunk) * self.space.per_row
@@ -609,11 +645,13 @@ class Run:
                     total.add(counts)
                     tables.append(table)
             if tables:
-                import pyarrow as pa
-
                 writer.write(path, pa.concat_tables(tables), {"counts": total.as_json(), "part": i})
             else:
-                writer.write(path, writer.table(np.zeros(0, dtype=np.int64), self._no_columns()), {"counts": total.as_json(), "part": i})
+                writer.write(
+                    path,
+                    writer.table(np.zeros(0, dtype=np.int64), self._no_columns()),
+                    {"counts": total.as_json(), "part": i},
+                )
             self.counts.add(total)
             self.done_points += len(chunk) * self.space.per_row
             self._tell()
@@ -650,7 +688,9 @@ class Run:
     def _add_generic(self, ids: np.ndarray, columns: dict[str, np.ndarray]) -> None:
         good = columns["feasible"]
         if good.any():
-            self.front.add(self._values({k: v[good] for k, v in columns.items()}), self._groups_of(ids[good]), ids[good])
+            self.front.add(
+                self._values({k: v[good] for k, v in columns.items()}), self._groups_of(ids[good]), ids[good]
+            )
 
     def generic_frontier(self) -> None:
         """Evaluate everything, keep the frontier of objectives that the device filter does not know."""
@@ -686,7 +726,9 @@ class Run:
         frame = pl.read_parquet(path, columns=names).filter(pl.col("feasible"))
         if frame.height:
             ids = frame["point_id"].to_numpy()
-            values = np.column_stack([frame[o.column].to_numpy().astype(np.float64) * o.sign for o in self.plan.objectives])
+            values = np.column_stack(
+                [frame[o.column].to_numpy().astype(np.float64) * o.sign for o in self.plan.objectives]
+            )
             if self.fast:
                 values = self._as_fast(values)
             self.front.add(values, self._groups_of(ids), ids)
@@ -717,26 +759,25 @@ class Run:
         writer = self.writer(axes=True)
         if not len(front):
             return writer.table(np.zeros(0, dtype=np.int64), self._no_columns())
-        order = np.lexsort((front.ids, *(-front.values[:, i] for i in reversed(range(front.values.shape[1]))), front.groups))
+        order = np.lexsort(
+            (front.ids, *(-front.values[:, i] for i in reversed(range(front.values.shape[1]))), front.groups)
+        )
         ids, values = front.ids[order], front.values[order]
         rows, rest = np.divmod(ids, self.space.per_row)
-        unique, position = np.unique(rows, return_inverse=True)
+        unique = np.unique(rows)
         collected: dict[str, np.ndarray] = {}
         for part, k in self._by_join(unique):
             for block in np.array_split(part, np.arange(self.block_rows, len(part), self.block_rows)):
                 if not len(block):
                     continue
-                padded = np.concatenate([block, np.full(self.block_rows - len(block), block[0])])
-                columns = self.full_columns(padded, k)
+                columns = self.full_columns(block, k)
                 which = np.nonzero(np.isin(rows, block))[0]
-                at = np.searchsorted(block, rows[which]) if np.all(np.diff(block) > 0) else None
-                assert at is not None
+                at = np.searchsorted(block, rows[which])  # a block of unique rows is sorted
                 i_batch, i_context = np.divmod(rest[which], self.space.n_contexts)
                 for name, value in columns.items():
                     if name not in collected:
                         collected[name] = np.zeros(len(ids), dtype=value.dtype)
                     collected[name][which] = value[at, i_batch, i_context]
-        del position
         if self.fast:  # the values that were compared
             for i, objective in enumerate(self.pair, start=1):
                 collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)
@@ -775,7 +816,7 @@ class Run:
             "store_rows": plan.rows,
             "config_sha256": plan.sha256,
             "version": store.code_version(),
-            "schema_version": store.SCHEMA_VERSION,
+            "schema_version": SCHEMA_VERSION,
             "accuracy_label": self.accuracy_label,
             "token_policy": plan.study.accuracy.data,
             "efficiency": plan.study.efficiency_id,
@@ -836,4 +877,3 @@ def check_disk(plan: Plan, directory: Path) -> None:
 def axis_of(space: Space, key: str) -> Axis | None:
     """The axis that decides a key."""
     return next((a for a in space.axes if key in a.columns), None)
-

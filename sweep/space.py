@@ -206,7 +206,9 @@ def family(study: Study, group: str, entry: Mapping[str, Any], base: Record | No
         axes[key] = _unique([check_value(group, key, v) for v in spread(f"{group}.{key}", spec)])
     combos = list(itertools.product(*axes.values())) if axes else [()]
     count = len(combos)
-    columns: dict[str, Any] = {k: np.full(count, _as_array(v)) for k, v in base.values.items() if not isinstance(v, str)}
+    columns: dict[str, Any] = {
+        k: np.full(count, _as_array(v)) for k, v in base.values.items() if not isinstance(v, str)
+    }
     for i, key in enumerate(axes):
         columns[key] = np.array([_as_array(c[i]) for c in combos])
     zipped = _ordered_zip(entry.get("zip") or {}, group)
@@ -222,7 +224,7 @@ def family(study: Study, group: str, entry: Mapping[str, Any], base: Record | No
         keep &= np.broadcast_to(np.asarray(expr.evaluate(text, scope, f"grid.{group}.where"), dtype=bool), (count,))
     varied = [*axes, *(k for k, _ in zipped if k not in axes)]
     records = []
-    for i in np.nonzero(keep)[0]:
+    for i in np.nonzero(keep)[0].tolist():
         values = dict(base.values)
         for j, key in enumerate(axes):
             values[key] = combos[i][j]
@@ -313,7 +315,9 @@ def enumerate_layouts(spec: Mapping[str, Any], base: Mapping[str, Any]) -> list[
     for key, values in other.items():
         other[key] = [check_value("layout", key, v) for v in values]
     open_keys = {k: spec[k] for k in PARALLEL if k in spec}
-    gpus = [int(check_value("layout", "pp", g)) for g in spread("layout.gpus", spec["gpus"])] if "gpus" in spec else None
+    gpus = (
+        [int(check_value("layout", "pp", g)) for g in spread("layout.gpus", spec["gpus"])] if "gpus" in spec else None
+    )
 
     def sizes(key: str, limit: int, default: Any) -> list[int]:
         if key in open_keys:
@@ -333,7 +337,9 @@ def enumerate_layouts(spec: Mapping[str, Any], base: Mapping[str, Any]) -> list[
                 if g % pp:
                     continue
                 n = g // pp
-                for tpa, kvp in itertools.product(sizes("tpa", n, base.get("tpa") or 1), sizes("kvp", n, base.get("kvp") or 1)):
+                for tpa, kvp in itertools.product(
+                    sizes("tpa", n, base.get("tpa") or 1), sizes("kvp", n, base.get("kvp") or 1)
+                ):
                     for dpa in sizes("dpa", n, base.get("dpa") or 1):
                         if tpa * kvp * dpa != n:
                             continue
@@ -343,7 +349,9 @@ def enumerate_layouts(spec: Mapping[str, Any], base: Mapping[str, Any]) -> list[
                             cut = {"tpa": tpa, "kvp": kvp, "dpa": dpa, "tpf": n // ep, "ep": ep, "pp": pp}
                             found.append({**base, **cut})
     combined = [
-        {**layout, **dict(zip(other, combo, strict=True))} for layout in found for combo in itertools.product(*other.values())
+        {**layout, **dict(zip(other, combo, strict=True))}
+        for layout in found
+        for combo in itertools.product(*other.values())
     ]
     if not combined:
         raise BadInput("grid.layout: no layout satisfies tpa kvp dpa = tpf ep and gpus = tpa kvp dpa pp")
@@ -399,7 +407,9 @@ def _split_zip(zipped: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return out
 
 
-def _workload_axes(study: Study, spec: Any, zipped: Mapping[str, str]) -> tuple[np.ndarray, Context, np.ndarray, list[Axis]]:
+def _workload_axes(
+    study: Study, spec: Any, zipped: Mapping[str, str]
+) -> tuple[np.ndarray, Context, np.ndarray, list[Axis]]:
     """Batches, contexts, routing skews and their axes."""
     base = dict(study.base["workload"].values)
     if isinstance(spec, str):
@@ -407,7 +417,13 @@ def _workload_axes(study: Study, spec: Any, zipped: Mapping[str, str]) -> tuple[
     if isinstance(spec, list | tuple):
         records = [study.library.record("workload", str(s)) for s in spec]
         columns = {k: np.array([_as_array(r.values[k]) for r in records], dtype=np.float64) for k in CONTEXT_KEYS}
-        axes = [Axis(name="workload", size=len(records), columns={"workload": np.array([r.id for r in records], dtype=object)})]
+        axes = [
+            Axis(
+                name="workload",
+                size=len(records),
+                columns={"workload": np.array([r.id for r in records], dtype=object)},
+            )
+        ]
         batch = np.array([float(base["batch"])])
         return batch, complete_context(columns), np.array([float(base["routing_skew"] or 0)]), axes
     fields = names(RECORDS["workload"])
@@ -434,10 +450,14 @@ def _workload_axes(study: Study, spec: Any, zipped: Mapping[str, str]) -> tuple[
     if "context" not in swept and base["context"] is not None and ({"isl", "osl"} & set(swept)):
         table["context"] = np.full(len(combos), np.nan)
     for key, text in _ordered_zip(zipped, "workload"):
-        table[key] = np.broadcast_to(expr.evaluate(text, table, f"zip.workload.{key}"), (len(combos),)).astype(np.float64)
+        table[key] = np.broadcast_to(expr.evaluate(text, table, f"zip.workload.{key}"), (len(combos),)).astype(
+            np.float64
+        )
     sizes = [len(values[k]) for k in swept]
     for i, key in enumerate(swept):
-        axes.append(Axis(name=key, size=sizes[i], columns={f"workload.{key}": np.array([float(v) for v in values[key]])}))
+        axes.append(
+            Axis(name=key, size=sizes[i], columns={f"workload.{key}": np.array([float(v) for v in values[key]])})
+        )
     return batch, complete_context(table), skew, axes
 
 
@@ -458,9 +478,15 @@ def build(study: Study) -> Space:
         axes.append(axis)
     presets = [(study.efficiency_id, study.efficiency)]
     if "efficiency" in study.grid:
-        presets = [(str(n), study.library.raw("efficiency", str(n))) for n in spread("efficiency", study.grid["efficiency"])]
+        presets = [
+            (str(n), study.library.raw("efficiency", str(n))) for n in spread("efficiency", study.grid["efficiency"])
+        ]
         axes.append(
-            Axis(name="efficiency", size=len(presets), columns={"efficiency": np.array([n for n, _ in presets], dtype=object)})
+            Axis(
+                name="efficiency",
+                size=len(presets),
+                columns={"efficiency": np.array([n for n, _ in presets], dtype=object)},
+            )
         )
     layout, axis = layout_axis(study, study.grid.get("layout"), zipped.get("layout", {}))
     axes.append(axis)
@@ -471,7 +497,10 @@ def build(study: Study) -> Space:
     n_layouts = len(layout.tpa)
     machines = tuple(
         resolve(
-            as_record(h), as_record(p), e, generation=None if h.about.get("generation") is None else str(h.about["generation"])
+            as_record(h),
+            as_record(p),
+            e,
+            generation=None if h.about.get("generation") is None else str(h.about["generation"]),
         )
         for h in records["hardware"]
         for p in records["precision"]
@@ -511,15 +540,22 @@ def check_models(model: Model, records: Sequence[Record]) -> None:
     def refuse(bad: np.ndarray, text: str) -> None:
         if bad.any():
             i = int(np.nonzero(bad)[0][0])
-            raise BadInput(f"model={records[i].id}: " + text.format(**{k: f"{getattr(model, k)[i]:g}" for k in names(Model)}))
+            raise BadInput(
+                f"model={records[i].id}: " + text.format(**{k: f"{getattr(model, k)[i]:g}" for k in names(Model)})
+            )
 
-    refuse(model.top_k > np.maximum(model.n_experts, 0), "model.top_k={top_k}: must not exceed model.n_experts={n_experts}")
+    refuse(
+        model.top_k > np.maximum(model.n_experts, 0), "model.top_k={top_k}: must not exceed model.n_experts={n_experts}"
+    )
     refuse((model.n_experts > 0) & (model.top_k < 1), "model.top_k={top_k}: must be at least 1 with experts")
     refuse((model.n_experts > 0) & (model.d_expert < 1), "model.d_expert={d_expert}: must be given with experts")
     mla = model.kv_lora_rank > 0
     uneven = ~mla & (np.mod(model.n_heads, np.maximum(model.n_kv_heads, 1)) != 0)
     refuse(uneven, "model.n_kv_heads={n_kv_heads}: must divide model.n_heads={n_heads}")
-    refuse(model.n_full_layers < 0, "model.n_full_layers={n_full_layers}: more layers of other kinds than model.n_layers={n_layers}")
+    refuse(
+        model.n_full_layers < 0,
+        "model.n_full_layers={n_full_layers}: more layers of other kinds than model.n_layers={n_layers}",
+    )
 
 
 # --- what occurs, what is impossible -----------------------------------------------------------------------------
@@ -567,10 +603,10 @@ def row_reasons(space: Space, rows: np.ndarray) -> np.ndarray:
     """
     i_model, i_machine, i_layout = space.indices(rows)
 
-    def of_model(name: str) -> np.ndarray:
+    def of_model(name: str) -> Any:
         return np.asarray(getattr(space.model, name))[i_model]
 
-    def of_layout(name: str) -> np.ndarray:
+    def of_layout(name: str) -> Any:
         return np.asarray(getattr(space.layout, name))[i_layout]
 
     tpa, kvp, dpa, tpf, ep, pp = (of_layout(k) for k in PARALLEL)
@@ -608,7 +644,9 @@ def row_reasons(space: Space, rows: np.ndarray) -> np.ndarray:
 def filter_names(space: Space) -> list[str]:
     """Keys that a `where` may use."""
     keys = [f"model.{k}" for k in names(Model)] + [f"layout.{k}" for k in names(Layout)]
-    keys += [f"hardware.{k}" for k in names(RECORDS["hardware"])] + [f"precision.{k}" for k in names(RECORDS["precision"])]
+    keys += [f"hardware.{k}" for k in names(RECORDS["hardware"])] + [
+        f"precision.{k}" for k in names(RECORDS["precision"])
+    ]
     keys += [k for axis in space.axes for k in axis.columns if "." not in k]
     return [*keys, "model", "hardware", "precision", "params_total", "params_active", "layout.gpus", *_LOAD_KEYS]
 
@@ -669,7 +707,7 @@ class _Scope(Mapping[str, Any]):
             return self._load_value(key)
         return value[:, None, None] if self.per_point else value
 
-    def _row_value(self, key: str) -> np.ndarray | None:
+    def _row_value(self, key: str) -> Any:
         space = self.space
         group, _, name = key.partition(".")
         n_pe = len(space.machines) // len(space.hardware)
@@ -745,5 +783,3 @@ def joins(space: Space, study: Study) -> list[str]:
         presets = [study.library.raw("efficiency", str(n)) for n in spread("efficiency", study.grid["efficiency"])]
     modes = [str(p["join"]) for p in presets]
     return [modes[i % len(modes)] for i in range(len(space.machines))]
-
-

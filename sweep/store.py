@@ -77,7 +77,9 @@ def axes_from_json(text: str) -> tuple[Axis, ...]:
 class Writer:
     """Writes tables of points with one schema and one set of metadata."""
 
-    def __init__(self, space: Space, *, config_yaml: str, sha256: str, accuracy_label: str, axes: bool, compression: str):
+    def __init__(
+        self, space: Space, *, config_yaml: str, sha256: str, accuracy_label: str, axes: bool, compression: str
+    ):
         self.space = space
         self.axes = axes
         self.compression = compression
@@ -105,7 +107,10 @@ class Writer:
             unique = list(dict.fromkeys(str(v) for v in values))
             index = np.array([unique.index(str(v)) for v in values], dtype=np.int16)
             return pa.DictionaryArray.from_arrays(pa.array(index[digit]), pa.array(unique))
-        whole = bool(np.all(np.isnan(values) | (values == np.floor(values)))) and float(np.nanmax(np.abs(values), initial=0)) < 2**31
+        whole = (
+            bool(np.all(np.isnan(values) | (values == np.floor(values))))
+            and float(np.nanmax(np.abs(values), initial=0)) < 2**31
+        )
         if whole and not np.isnan(values).any():
             return pa.array(values.astype(np.int32)[digit])
         return pa.array(values.astype(np.float64)[digit], from_pandas=True)
@@ -140,7 +145,11 @@ class Writer:
             names.append(column.name)
         fields = []
         for name, array in zip(names, arrays, strict=True):
-            unit = {"unit": self.metadata[f"unit.{name}"], "doc": self.metadata[f"doc.{name}"]} if f"unit.{name}" in self.metadata else {}
+            unit = (
+                {"unit": self.metadata[f"unit.{name}"], "doc": self.metadata[f"doc.{name}"]}
+                if f"unit.{name}" in self.metadata
+                else {}
+            )
             fields.append(pa.field(name, array.type, metadata=unit or None))
         schema = pa.schema(fields, metadata=self.metadata)
         return pa.Table.from_arrays(arrays, schema=schema)
@@ -175,7 +184,9 @@ class Writer:
             os.replace(temporary, path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise BadInput(f"{path}: cannot be written ({error.strerror or error}); complete parts are kept, resume goes on") from error
+            raise BadInput(
+                f"{path}: cannot be written ({error.strerror or error}); complete parts are kept, resume goes on"
+            ) from error
         return path.stat().st_size
 
 

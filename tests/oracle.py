@@ -678,7 +678,10 @@ class Point:
         common = {"requests": requests, "tokens": tokens, "prefix": prefix}
         group = self.tpa * self.kvp
         residual = tokens * self.d * ACT
-        mixers = self.n_full + self.n_window + self.n_linear
+        # CHOICE: kinds of mixers side by side in a layer share one collective
+        mixers = max(
+            min(self.n_full + self.n_window + self.n_linear, self.L), self.n_full, self.n_window, self.n_linear
+        )
 
         if self.dpa > 1:
             ops.append(self.message("all_gather", "all_gather", mixers, residual, group))

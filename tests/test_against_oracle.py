@@ -1,7 +1,7 @@
 """The vectorised model against the independent scalar one: blocks of the nested evaluation, not single points.
 
-`tests/oracle.py` was written from the formulas alone and shares no code with `sweep`. Here whole blocks of the demo's own
-grid and of grids that mix attention kinds, drafting, overlap and chunks are evaluated as a sweep evaluates them, and
+`tests/oracle.py` was written from the formulas alone and shares no code with `sweep`. Here whole blocks of the demo's
+own grid and of grids that mix attention kinds, drafting, overlap and chunks are evaluated as a sweep evaluates them, and
 points are drawn from them.
 """
 
@@ -21,16 +21,51 @@ from sweep.space import Space, joins, kinds, row_reasons
 from tests import oracle
 from tests.conftest import make_study
 
-COLUMNS = (
-    "tpot_s ttft_s request_s tok_s_user tok_s_gpu total_tok_s_gpu math_s weight_read_s kv_read_s activation_s comm_s "
-    "latency_s mfu mbu intensity weights_bytes kv_bytes activation_bytes held_bytes max_batch params_total params_active "
-    "kv_bytes_per_tok usd_per_mtok tok_s_mw joule_per_tok"
-).split()
+COLUMNS = [
+    "tpot_s",
+    "ttft_s",
+    "request_s",
+    "tok_s_user",
+    "tok_s_gpu",
+    "total_tok_s_gpu",
+    "math_s",
+    "weight_read_s",
+    "kv_read_s",
+    "activation_s",
+    "comm_s",
+    "latency_s",
+    "mfu",
+    "mbu",
+    "intensity",
+    "weights_bytes",
+    "kv_bytes",
+    "activation_bytes",
+    "held_bytes",
+    "max_batch",
+    "params_total",
+    "params_active",
+    "kv_bytes_per_tok",
+    "usd_per_mtok",
+    "tok_s_mw",
+    "joule_per_tok",
+]
 PARTS = ("math_s", "weight_read_s", "kv_read_s", "activation_s", "comm_s", "latency_s")
-HARDWARE = (
-    "fp32_flops bf16_flops fp8_flops int8_flops fp4_flops hbm_bytes hbm_bytes_per_s n_sm domain link_bytes_per_s "
-    "host_link_bytes_per_s scaleout_bytes_per_s watts usd_per_hour"
-).split()
+HARDWARE = [
+    "fp32_flops",
+    "bf16_flops",
+    "fp8_flops",
+    "int8_flops",
+    "fp4_flops",
+    "hbm_bytes",
+    "hbm_bytes_per_s",
+    "n_sm",
+    "domain",
+    "link_bytes_per_s",
+    "host_link_bytes_per_s",
+    "scaleout_bytes_per_s",
+    "watts",
+    "usd_per_hour",
+]
 
 
 def scalar_point(space: Space, row: int, i_batch: int, i_context: int) -> dict[str, Any]:
@@ -89,7 +124,10 @@ def compare(study: Study, n: int, seed: int, rel: float = 1e-4) -> int:
             scale = expected["tpot_s"] if key in PARTS else abs(want)
             assert abs(have - want) <= rel * scale, (where, key, have, want)
         assert set(expected["reasons"]) <= set(reasons), (where, expected["reasons"])
-        room = abs(expected["held_bytes"] / float(space.machines[int(space.indices(rows[r : r + 1])[1][0])].machine.hbm_bytes) - 1)
+        room = abs(
+            expected["held_bytes"] / float(space.machines[int(space.indices(rows[r : r + 1])[1][0])].machine.hbm_bytes)
+            - 1
+        )
         if room > 1e-5:  # a point that fits to the last byte may fall on either side in float32
             assert got["feasible"] == (not expected["reasons"]), where
         parts = [expected[k] for k in PARTS]
@@ -123,7 +161,8 @@ MIXED = "grid.layout={gpus: [1, 8, 16, 72], tpa: pow2, kvp: pow2, dpa: divisors,
             [
                 "grid.model=[{family: moe, grid: {n_draft: [0, 3], acceptance: [0.7], draft_cost: [0.1]}}, "
                 "{family: dense, grid: {n_draft: [2], acceptance: [1.0]}}]",
-                MIXED + ", hop_b: [false, true], microbatches: [1, 4], prefill_chunk: [512, 8192], dynamic_chunks: [true, false]}",
+                MIXED + ", hop_b: [false, true], microbatches: [1, 4], prefill_chunk: [512, 8192]"
+                ", dynamic_chunks: [true, false]}",
                 "grid.workload={batch: [1, 7, 64, 1000], isl: [1000, 30000], osl: [128, 1000], prefix_hit: [0, 0.5]}",
             ],
         ),
@@ -136,10 +175,23 @@ MIXED = "grid.layout={gpus: [1, 8, 16, 72], tpa: pow2, kvp: pow2, dpa: divisors,
                 "grid.workload={batch: [1, 5, 512], context: [100, 3000, 50000, 1000000]}",
             ],
         ),
-        (5, ["grid.model=[qwen3_235b_a22b, deepseek_v3]", MIXED + "}", "grid.workload={batch: [1, 16], routing_skew: [0, 0.6], context: [4096]}"]),
+        (
+            5,
+            [
+                "grid.model=[qwen3_235b_a22b, deepseek_v3]",
+                MIXED + "}",
+                "grid.workload={batch: [1, 16], routing_skew: [0, 0.6], context: [4096]}",
+            ],
+        ),
     ],
 )
 def test_mixed_grids(seed: int, overrides: list[str]) -> None:
     hardware = "grid.hardware=[h100_sxm_80gb, gb300_nvl72, mi300x]"
-    load = [] if any("grid.workload" in o for o in overrides) else ["grid.workload={batch: pow2}".replace("pow2", "{pow2: [1, 256]}"), ]
+    load = (
+        []
+        if any("grid.workload" in o for o in overrides)
+        else [
+            "grid.workload={batch: pow2}".replace("pow2", "{pow2: [1, 256]}"),
+        ]
+    )
     assert compare(make_study("grid=none", "efficiency=ideal", hardware, *overrides, *load), 150, seed) == 150

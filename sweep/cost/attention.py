@@ -133,12 +133,16 @@ def projections(phase: Phase, model: Model, machine: Machine, layout: Layout, to
         add("linear_out", count, tokens.attend, model.d_model, model.linear_out_width / layout.tpa)
         state = model.state_bytes_per_layer / layout.tpa * tokens.requests
         ops.append(
-            kernel("linear_state", phase, machine.state, count=count, flops=0.0, kv_read_bytes=state, kv_write_bytes=state)
+            kernel(
+                "linear_state", phase, machine.state, count=count, flops=0.0, kv_read_bytes=state, kv_write_bytes=state
+            )
         )
     return ops
 
 
-def helix_exchange(phase: Phase, model: Model, machine: Machine, layout: Layout, tokens: Tokens, kinds: Kinds) -> list[Op]:
+def helix_exchange(
+    phase: Phase, model: Model, machine: Machine, layout: Layout, tokens: Tokens, kinds: Kinds
+) -> list[Op]:
     """Helix's all-to-all over the KV-sequence ranks: partial outputs and softmax statistics; independent of S.
 
         m = tokens (n_heads / tpa) (v act + 8 bytes)
@@ -283,7 +287,15 @@ def prefill_attention(
     ops: list[Op] = []
 
     def attend(
-        name: str, count: Num, groups: Num, keys: Num, read: Num, width: Num, v_width: Num, token_bytes: Num, new_bytes: Num
+        name: str,
+        count: Num,
+        groups: Num,
+        keys: Num,
+        read: Num,
+        width: Num,
+        v_width: Num,
+        token_bytes: Num,
+        new_bytes: Num,
     ) -> None:
         ops.append(
             kernel(
@@ -307,7 +319,17 @@ def prefill_attention(
     if kinds.gqa:
         h = full_heads(model, layout)
         token_bytes = h.kv_heads_here * h.kv_width * machine.kv
-        attend("attention", h.count, heads, minimum(mean_keys, top_k), all_keys, h.width, h.v_width, token_bytes, token_bytes)
+        attend(
+            "attention",
+            h.count,
+            heads,
+            minimum(mean_keys, top_k),
+            all_keys,
+            h.width,
+            h.v_width,
+            token_bytes,
+            token_bytes,
+        )
     if kinds.window:
         h = window_heads(model, layout)
         token_bytes = h.kv_heads_here * h.kv_width * machine.kv
@@ -333,5 +355,15 @@ def prefill_attention(
         attend("attention", count, heads, minimum(mean_keys, top_k), all_keys, width, v_width, token_bytes, token_bytes)
     if kinds.sparse:
         key_bytes = model.index_dim * machine.kv
-        attend("indexer", model.n_index_layers, model.index_heads, mean_keys, all_keys, model.index_dim, 0.0, key_bytes, key_bytes)
+        attend(
+            "indexer",
+            model.n_index_layers,
+            model.index_heads,
+            mean_keys,
+            all_keys,
+            model.index_dim,
+            0.0,
+            key_bytes,
+            key_bytes,
+        )
     return ops

@@ -58,9 +58,7 @@ def all_reduce(phase: Phase, machine: Machine, *, count: Num, message: Num, grou
     )
 
 
-def gather(
-    name: str, phase: Phase, machine: Machine, *, count: Num, message: Num, group: Num, stride: Num = 1.0
-) -> Op:
+def gather(name: str, phase: Phase, machine: Machine, *, count: Num, message: Num, group: Num, stride: Num = 1.0) -> Op:
     """All-gather or reduce-scatter: m (n-1)/n / bw inside, then m/n_in over n/n_in members between domains.
 
     Source: NCCL tests (bus bandwidth).

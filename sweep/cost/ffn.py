@@ -14,8 +14,22 @@ from sweep.point import Kinds, Layout, Model, Num, Tokens
 
 _HEAD_RANKS = 16  # popular experts summed one by one; the rest by quadrature
 # Gauss-Legendre nodes and weights on [-1, 1], 12 points (Abramowitz and Stegun, table 25.4)
-_NODES = (0.1252334085114689, 0.3678314989981802, 0.5873179542866175, 0.7699026741943047, 0.9041172563704749, 0.9815606342467192)
-_WEIGHTS = (0.2491470458134028, 0.2334925365383548, 0.2031674267230659, 0.1600783285433462, 0.1069393259953184, 0.0471753363865118)
+_NODES = (
+    0.1252334085114689,
+    0.3678314989981802,
+    0.5873179542866175,
+    0.7699026741943047,
+    0.9041172563704749,
+    0.9815606342467192,
+)
+_WEIGHTS = (
+    0.2491470458134028,
+    0.2334925365383548,
+    0.2031674267230659,
+    0.1600783285433462,
+    0.1069393259953184,
+    0.0471753363865118,
+)
 
 
 def _sum_over_ranks(n_experts: Num, f: Callable[[Num], Num]) -> Num:
@@ -146,19 +160,19 @@ def layer_collectives(
     ops: list[Op] = []
     token_bytes = model.d_model * MESSAGE_BYTES
     attention_group = layout.tpa * layout.kvp
-    mixers = model.n_full_layers + model.n_window_layers + model.n_linear_layers
+    kinds_of_mixer = (model.n_full_layers, model.n_window_layers, model.n_linear_layers)
+    # mixers side by side in a layer share one collective; two attention blocks in a layer (LongCat) pay one each
+    mixers = minimum(kinds_of_mixer[0] + kinds_of_mixer[1] + kinds_of_mixer[2], model.n_layers)
+    for count in kinds_of_mixer:
+        mixers = maximum(mixers, count)
     # where dense FFN and experts run side by side in a layer, one reduction serves both
     ffn_layers = maximum(minimum(model.n_dense_layers + model.n_moe_layers, model.n_layers), model.n_moe_layers)
     grouped = layout.dpa > 1.0
     together, apart = where(grouped, 0.0, 1.0), where(grouped, 1.0, 0.0)
 
     message = tokens.total * token_bytes
-    ops.append(
-        all_reduce(phase, machine, count=mixers * together, message=message, group=attention_group)
-    )
-    ops.append(
-        all_reduce(phase, machine, count=ffn_layers * together, message=message, group=ffn_gpus(layout))
-    )
+    ops.append(all_reduce(phase, machine, count=mixers * together, message=message, group=attention_group))
+    ops.append(all_reduce(phase, machine, count=ffn_layers * together, message=message, group=ffn_gpus(layout)))
     if not kinds.grouped:
         return ops
     message = tokens.attend * token_bytes
@@ -178,10 +192,18 @@ def layer_collectives(
         for name, element in (("dispatch", machine.dispatch), ("combine", machine.combine)):
             message = tokens.owned * (ranks * width * element * skewed)
             ops.append(
-                exchange(name, phase, machine, machine.experts_link, count=count, message=message, group=layout.ep, stride=layout.tpf)
+                exchange(
+                    name,
+                    phase,
+                    machine,
+                    machine.experts_link,
+                    count=count,
+                    message=message,
+                    group=layout.ep,
+                    stride=layout.tpf,
+                )
             )
         for name, element in (("all_gather", machine.dispatch), ("reduce_scatter", machine.combine)):
             message = tokens.total * (ranks / layout.ep * width * element * skewed)
             ops.append(gather(name, phase, machine, count=count, message=message, group=layout.tpf))
     return ops
-

@@ -38,7 +38,7 @@ def ramp(size: Num, x0: Num) -> Num:
 def crossover_m(n: Num, k: Num, machine: Machine, rate: OpRate, weight: Num) -> Num:
     """Tokens from which on a GEMM computes longer than it moves bytes; infinite where that never happens.
 
-        M* = b / (2 / I - a / N - c / K),   I = FLOP/s over bytes/s;  a, b, c bytes of input, weight, output elements
+    M* = b / (2 / I - a / N - c / K),   I = FLOP/s over bytes/s;  a, b, c bytes of input, weight, output elements
     """
     per_token = 2.0 * rate.read_bytes_per_s / rate.flops_per_s - machine.act / n - machine.out / k
     return where(per_token > 0, weight / where(per_token > 0, per_token, 1.0), float("inf"))

@@ -19,7 +19,7 @@ EXTRA_BYTES = 2.0  # biases, norms and small mixers stay bf16
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionParams:
-    """Parameters of one kind of attention over all its layers: cut over tpa, cut as the output projection, on every GPU."""
+    """Attention parameters on one GPU over all layers: what tpa cuts, output projections, what every GPU has."""
 
     heads: Num
     output: Num
@@ -27,9 +27,9 @@ class AttentionParams:
 
 
 def _attention_params(model: Model, layout: Layout) -> AttentionParams:
-    """Attention parameters, as one GPU holds them times its split: divide `heads` by nothing, they are here already.
+    """Attention parameters that one GPU holds.
 
-    Source: the shapes of section 2 of the cost model; catalogue formulas of the models' own code.
+    Source: the GEMM shapes of `attention.projections`; they are the shapes of the models' own code.
     """
     here = query_heads(model, layout)
     d = model.d_model
@@ -149,11 +149,15 @@ class Held:
     total: Num  # with the reserve
 
 
-def held_bytes(weights: Num, per_request: Num, model: Model, machine: Machine, layout: Layout, tokens: Tokens, batch: Num) -> Held:
+def held_bytes(
+    weights: Num, per_request: Num, model: Model, machine: Machine, layout: Layout, tokens: Tokens, batch: Num
+) -> Held:
     """Memory of one GPU: weights, cache of ceil(B / dpa) requests, activations of one microbatch, reserve."""
     kv = ceil_div(batch, layout.dpa) * per_request
     activations = ACTIVATION_BYTES * model.d_model * tokens.attend
-    return Held(weights=weights, kv=kv, activations=activations, total=weights + kv + activations + machine.reserve_bytes)
+    return Held(
+        weights=weights, kv=kv, activations=activations, total=weights + kv + activations + machine.reserve_bytes
+    )
 
 
 def max_batch(weights: Num, per_request: Num, model: Model, machine: Machine, layout: Layout) -> Num:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from sweep.cost.arith import floor, maximum, minimum, where, whole
@@ -74,7 +75,7 @@ def _sum_over_chunks(
         edges.append(minimum(maximum(reached, edges[-1]), n))
     edges.append(n)
     total: Num = 0.0
-    for lo, hi in zip(edges[:-1], edges[1:], strict=True):
+    for lo, hi in itertools.pairwise(edges):
         last = maximum(hi - 1.0, lo)
         span = maximum(last - lo, 1.0)
         start_ops, end_ops = ops_at(prefix + lo * chunk), ops_at(prefix + last * chunk)

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import jax
 
 from sweep.cost.arith import maximum, where
-from sweep.cost.memory import count_params, gpus, held_bytes, kv_bytes_per_token, max_batch, request_bytes, weights_bytes
+from sweep.cost.memory import (
+    count_params,
+    gpus,
+    held_bytes,
+    kv_bytes_per_token,
+    max_batch,
+    request_bytes,
+    weights_bytes,
+)
 from sweep.cost.prefill import ttft_s
 from sweep.cost.step import Load, Row, load_terms, step_tokens, token_time
 from sweep.point import Context, Kinds, Num
@@ -120,7 +128,7 @@ def point_cost(
 ) -> PointCost:
     """All that depends on configuration, batch and context.
 
-        tok_s_user = 1 / TPOT         tok_s_gpu = batch x tok_s_user / gpus         request = TTFT + (osl - 1) TPOT
+    tok_s_user = 1 / TPOT         tok_s_gpu = batch x tok_s_user / gpus         request = TTFT + (osl - 1) TPOT
     """
     machine, layout = row.machine, row.layout
     token = token_time(row, load, batch, context.decode, kinds)
@@ -164,5 +172,3 @@ def evaluate_point(row: Row, batch: Num, context: Context, kinds: Kinds) -> tupl
     load = load_cost(row, batch, kinds)
     at_context = context_cost(row, at_row.weights_bytes, context, kinds)
     return at_row, at_context, point_cost(row, at_row, load, at_context, batch, context, kinds)
-
-

@@ -250,7 +250,9 @@ def load_terms(row: Row, batch: Num, kinds: Kinds) -> Load:
     """What configuration and batch decide; the undrafted step too, since drafting costs a share of it."""
     if not kinds.drafting:
         step = load_step(row, batch, 0.0, kinds)
-        return Load(step=step, plain=LoadStep(layers=Parts(), comm=Parts(), exchange=Parts(), head=Parts(), hop=Parts()))
+        return Load(
+            step=step, plain=LoadStep(layers=Parts(), comm=Parts(), exchange=Parts(), head=Parts(), hop=Parts())
+        )
     return Load(step=load_step(row, batch, row.model.n_draft, kinds), plain=load_step(row, batch, 0.0, kinds))
 
 
