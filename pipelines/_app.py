@@ -155,7 +155,7 @@ def free_keys(overrides: Sequence[str]) -> list[str]:
 
 
 def replace_axes(data: dict[str, Any], overrides: Sequence[str]) -> None:
-    """An axis given on the command line replaces that of a file; merged, `{pow2: ...}` and `{linear: ...}` would mix."""
+    """An axis given on the command line replaces that of a file; merged, `pow2` and `linear` would mix."""
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         key = override.key_or_group
         if not key.startswith(FREE) or override.is_delete():

@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -143,16 +144,15 @@ def with_status(frontier: pl.DataFrame, manifest: dict[str, object]) -> pl.DataF
     return frontier.with_columns(pl.col("hardware").replace_strict(status, default="unknown").alias("hardware_status"))
 
 
-def summary(frontier: pl.DataFrame, manifest: dict[str, object], directory: Path, report: Path | None) -> None:
+def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, report: Path | None) -> None:
     """The head of the frontier and where the rest lies, on standard output."""
     infeasible = manifest["infeasible"]
-    assert isinstance(infeasible, dict)
     reasons = ", ".join(f"{k} {v:,}" for k, v in infeasible.items()) or "none"
     print(f"feasible {manifest['feasible']:,} of {manifest['points']:,} points; infeasible: {reasons}")
     print(
-        f"frontier: {frontier.height:,} points, objectives {', '.join(manifest['objectives'])}"  # type: ignore[arg-type]
+        f"frontier: {frontier.height:,} points, objectives {', '.join(manifest['objectives'])}"
         f", per {', '.join(manifest['by']) or 'nothing'}"
-    )  # type: ignore[arg-type]
+    )
     if frontier.height:
         shown = [
             c

@@ -628,13 +628,8 @@ def _scaled(
                 t0_s=value.t0_s * latency,
             )
         elif isinstance(value, Link):
-            changed[f.name] = Link(
-                bytes_per_s=value.bytes_per_s * link,
-                scaleout_bytes_per_s=value.scaleout_bytes_per_s * link,
-                t0_s=value.t0_s * latency,
-                t0_rank_s=value.t0_rank_s * latency,
-                scaleout_t0_s=value.scaleout_t0_s * latency,
-            )
+            by_field = {g.name: link if g.name.endswith("bytes_per_s") else latency for g in dataclasses.fields(Link)}
+            changed[f.name] = Link(**{name: getattr(value, name) * factor for name, factor in by_field.items()})
         elif f.name in ("layer_s", "host_s", "request_s"):
             changed[f.name] = value * latency
     return dataclasses.replace(machine, **changed)

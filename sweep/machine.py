@@ -41,6 +41,8 @@ class Link:
     bytes_per_s: Num
     t0_s: Num
     t0_rank_s: Num  # more per member of the group, up to 16
+    one_shot_s: Num  # start-up of a one-shot all-reduce, and more per member
+    one_shot_rank_s: Num
     scaleout_bytes_per_s: Num
     scaleout_t0_s: Num
 
@@ -234,6 +236,8 @@ def resolve(
             bytes_per_s=(NAN if up is None else float(up)) * k["share"],
             t0_s=k["t0_s"] * e["floor_link"],
             t0_rank_s=k["t0_rank_s"] * e["floor_link"],
+            one_shot_s=k.get("one_shot_s", k["t0_s"]) * e["floor_link"],
+            one_shot_rank_s=k.get("one_shot_rank_s", k["t0_rank_s"]) * e["floor_link"],
             scaleout_bytes_per_s=(NAN if out is None else float(out)) * k["scaleout_share"],
             scaleout_t0_s=k["scaleout_t0_s"],
         )

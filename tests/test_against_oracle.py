@@ -1,7 +1,7 @@
 """The vectorised model against the independent scalar one: blocks of the nested evaluation, not single points.
 
 `tests/oracle.py` was written from the formulas alone and shares no code with `sweep`. Here whole blocks of the demo's
-own grid and of grids that mix attention kinds, drafting, overlap and chunks are evaluated as a sweep evaluates them, and
+own grid, and of grids that mix attention kinds, drafting, overlap and chunks, are evaluated as a sweep does, and
 points are drawn from them.
 """
 

@@ -37,10 +37,13 @@ def _two_levels(inner_bytes: Num, outer_bytes: Num, link: Link, group: Num, n_in
 
 
 def all_reduce(phase: Phase, machine: Machine, *, count: Num, message: Num, group: Num, stride: Num = 1.0) -> Op:
-    """Two-shot all-reduce; hierarchical when the group leaves the domain; in-network where the switches reduce.
+    """All-reduce: two-shot, one-shot where that is faster, in-network where the switches reduce.
 
-        inside 2 m (n-1)/n / bw  (in-network m / bw),  then between domains with m/n_in over n/n_in members
-    Source: NCCL tests (bus bandwidth); hierarchical form of TensorRT-LLM. Ignores congestion between groups.
+        two-shot     t0 + 2 m (n-1)/n / bw;  beyond the domain a second one with m/n_in over n/n_in members
+        one-shot     t0' + m (n-1) / bw:     everybody sends everything; wins for small m through its smaller start-up
+        in-network   m / bw instead of 2 m (n-1)/n / bw
+    Source: NCCL tests (bus bandwidth); one-shot and two-shot kernels of TensorRT-LLM and FlashInfer, which switch near
+    1 MiB of traffic. Ignores congestion between groups.
     """
     link = machine.reduce
     n_in = inside(group, stride, machine.domain)
@@ -48,13 +51,18 @@ def all_reduce(phase: Phase, machine: Machine, *, count: Num, message: Num, grou
     share = 2.0 * (n_in - 1.0) / n_in
     reduced = message * where(machine.in_network > 0, minimum(share, 1.0), share)
     outer = message * (2.0 * (n_out - 1.0) / (n_in * n_out))
+    two_s, two_t0_s = _two_levels(reduced, outer, link, group, n_in), start_s(link, group, n_in)
+    sent = message * maximum(group - 1.0, 0.0)
+    one_s = sent * (1.0 / where(group > 1.0, link.bytes_per_s, 1.0))
+    one_t0_s = where(group > 1.0, link.one_shot_s + link.one_shot_rank_s * minimum(group, 16.0), 0.0)
+    one_shot = (group <= n_in) & (one_s + one_t0_s < two_s + two_t0_s)
     return Op(
         name="all_reduce",
         phase=phase,
         count=count,
-        comm_bytes=reduced + outer,
-        comm_s=_two_levels(reduced, outer, link, group, n_in),
-        floor_s=start_s(link, group, n_in),
+        comm_bytes=where(one_shot, sent, reduced + outer),
+        comm_s=where(one_shot, one_s, two_s),
+        floor_s=where(one_shot, one_t0_s, two_t0_s),
     )
 
 

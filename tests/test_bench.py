@@ -1,0 +1,132 @@
+"""The benchmark: its figures exist and mean something; how large they are is never asked here."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pipelines import bench as pipeline
+from sweep import bench, run
+from sweep.space import joins, kinds
+from tests.conftest import make_study
+
+KEYS = {
+    "ops_per_point",
+    "kernel_points_per_s",
+    "frontier_points_per_s",
+    "parquet_rows_per_s",
+    "parquet_axes_rows_per_s",
+    "bytes_per_row",
+    "peak_bytes",
+    "compile_s",
+    "first_result_s",
+    "numpy_ratio",
+    "store_bandwidth_share",
+    "transcendental_share",
+}
+WORDS = ("grid", "shape", "preset", "columns", "machine")
+TINY = [
+    "grid.model=[qwen3_32b, deepseek_v3]",
+    "grid.hardware=[h200_sxm_141gb, gb300_nvl72]",
+    "grid.layout={gpus: [8, 16], tpa: [1, 8], kvp: [1, 2], dpa: pow2, ep: pow2}",
+    "grid.workload.batch={linear: [1, 64], num: 4}",
+    "grid.workload.context={pow2: [4096, 8192]}",
+]
+
+
+@pytest.fixture(scope="module")
+def measured() -> bench.Measured:
+    study = make_study("experiment=bench", *TINY)
+    return bench.measure(lambda: run.plan(study), name="tiny", seconds=0.05)
+
+
+def test_figures_are_positive_and_finite(measured: bench.Measured) -> None:
+    figures = measured.as_dict()
+    assert figures.keys() >= KEYS
+    for key, value in figures.items():
+        if key in WORDS:
+            assert isinstance(value, str) and value
+        else:
+            assert math.isfinite(value) and value > 0, key
+    assert figures["preset"] == "measured"
+    assert figures["possible_points"] <= figures["points"]
+    assert figures["first_result_s"] <= figures["cold_run_s"]
+    assert figures["bytes_per_row_axes"] >= figures["bytes_per_row"]
+    assert figures["batched_ops_per_point"] < figures["ops_per_point"]
+    assert figures["frontier_peak_bytes"] <= figures["peak_bytes"]
+
+
+def test_text(measured: bench.Measured) -> None:
+    lines = bench.text([measured, measured]).splitlines()
+    assert lines[0].endswith("efficiency=measured")
+    assert "ratios" in lines[-2] + lines[-1]
+    figures = [line for line in lines if line.endswith("points/s")]
+    assert len(figures) >= 4
+    assert len({line.index("M points/s") for line in figures}) == 1
+
+
+@pytest.mark.parametrize("preset", ["measured", "ideal"])
+def test_numpy_gives_the_same_values(preset: str) -> None:
+    study = make_study("experiment=bench", f"efficiency={preset}", *TINY)
+    plan = run.plan(study)
+    one = run.Run(plan, Path("unused"), config_yaml="")
+    rows = bench.possible_rows(one)[: one.block_rows]
+    mode = joins(plan.space, study)[0]
+    assert bench.worst_difference(one, rows, kinds(plan.space, mode), size=1000) < 1e-4
+
+
+def test_json_is_one_flat_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = bench.measure
+    monkeypatch.setattr(bench, "measure", lambda plan, **kw: quick(plan, **{**kw, "seconds": 0.05}))
+    assert pipeline.main(["output=json", "efficiency=ideal", *TINY]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert all(not isinstance(v, dict | list) for v in out.values())
+    assert out.keys() >= KEYS
+    assert out.keys() >= {f"rows_{k}" for k in KEYS}
+    assert (out["grid"], out["rows_grid"], out["preset"]) == ("bench", "bench_rows", "ideal")
+
+
+def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pipeline.main(["output=yaml"]) == 1
+    assert "text, json" in capsys.readouterr().err
+    assert pipeline.main(["efficiency=ideel"]) == 1
+    assert "ideal" in capsys.readouterr().err
+
+
+def test_the_grids_are_what_they_say() -> None:
+    for name, contexts in (("bench", 32), ("bench_rows", 1)):
+        space = run.plan(make_study(f"experiment={name}")).space
+        assert (len(space.batch), space.n_contexts) == (16, contexts)
+        assert 1e7 < space.n_points < 1e8
+
+
+def test_operations_that_nobody_needs_do_not_count() -> None:
+    def f(x: jax.Array, y: jax.Array) -> jax.Array:
+        _ = jnp.exp(y) * 3.0
+        return jnp.where(x > 0, jnp.exp(x), x + 1.0)[:2]
+
+    x = jnp.zeros(4, dtype=jnp.float32)
+    found = bench.count_operations(jax.make_jaxpr(f)(x, x).jaxpr)
+    assert (found.total, found.transcendental) == (16, 4)  # greater, exp, add, select, four elements each
+
+
+def test_shared_terms_count_once() -> None:
+    def f(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.exp(a) + b
+
+    nested = jax.vmap(jax.vmap(f, in_axes=(None, 0)), in_axes=(0, None))
+    found = bench.count_operations(jax.make_jaxpr(nested)(np.ones(3, np.float32), np.ones(5, np.float32)).jaxpr)
+    assert (found.total, found.transcendental) == (3 + 15, 3)
+
+
+def test_limits_of_the_machine() -> None:
+    assert bench.store_bytes_per_s(0.01, size=1 << 16) > 0
+    assert bench.exp_per_s(0.01, size=1 << 12) > 0
+    assert bench.cores() >= 1 and bench.machine_name()
+    assert bench.peak_bytes() > 1 << 20
