@@ -150,8 +150,28 @@ FREE = ("grid.", "zip.")  # what a person may add to without a plus sign
 
 
 def free_keys(overrides: Sequence[str]) -> list[str]:
-    """Overrides with axes and derived keys forced in: the grid has no fixed keys."""
-    return [f"++{o}" if o.startswith(FREE) else o for o in overrides]
+    """Overrides with axes and derived keys out of the way: Hydra would merge them into what a file says.
+
+    `grid.workload.batch=[1,8]` travels as `++overlay.grid__workload__batch=[1,8]`, through the sweeper too, and comes
+    back in `replace_axes`.
+    """
+    out = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        out.append(f"++overlay.{key.replace('.', '__')}{equals}{value}" if key.startswith(FREE) else override)
+    return out
+
+
+def said(overrides: Sequence[str]) -> list[str]:
+    """Overrides as they were said: the inverse of `free_keys`."""
+    out = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        prefix = "++overlay."
+        out.append(
+            f"{key.removeprefix(prefix).replace('__', '.')}{equals}{value}" if key.startswith(prefix) else override
+        )
+    return out
 
 
 def replace_axes(data: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -204,6 +224,8 @@ def make_job(
 ) -> Job:
     """A job from a composed configuration, checked."""
     data = plain(config)
+    data.pop("overlay", None)
+    overrides = said(overrides)
     replace_axes(data, overrides)
     return Job(
         study=study(data, choices, [*config_dirs, conf_dir()]),

@@ -133,7 +133,10 @@ class Stored:
 
     @cached_property
     def choices(self) -> dict[str, str]:
-        """Which record was chosen in each group, where Hydra noted it."""
+        """Which record was chosen in each group."""
+        noted = self.manifest.get("choices")
+        if isinstance(noted, dict):
+            return {str(k): str(v) for k, v in noted.items()}
         at: Any = _yaml(self.path / ".hydra" / "hydra.yaml")
         for key in ("hydra", "runtime", "choices"):
             at = at.get(key) or {} if isinstance(at, dict) else {}

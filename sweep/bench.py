@@ -53,7 +53,7 @@ CORE = (
 )
 PARTS = frozenset({"math_s", "weight_read_s", "kv_read_s", "activation_s", "comm_s", "latency_s"})
 CHUNK_POINTS = 1 << 14  # of the NumPy version: what it keeps stays in the cache
-PART_ROWS = 1 << 20
+PART_ROWS = 1 << 19
 BLOCKS = 4
 EXPONENTIALS = 8  # per element, so that arithmetic and not memory is timed
 TRANSCENDENTAL = frozenset(
@@ -409,7 +409,7 @@ class _Watch:
             self.first_result = now - self.started
         if not self.reports or progress.done > self.reports[-1][1]:
             self.reports.append((now, progress.done))
-        if len(self.reports) >= 3 and now - self.reports[0][0] > self.budget_s:
+        if len(self.reports) >= 2 and now - self.reports[0][0] > self.budget_s:
             raise _EnoughError
 
     def steady_rate(self) -> float:
@@ -460,7 +460,7 @@ def measure(
     *,
     name: str,
     config_yaml: str = "",
-    seconds: float = 2.0,
+    seconds: float = 1.5,
     say: Callable[[str], None] = lambda text: None,
 ) -> Measured:
     """Measure one grid.

@@ -122,6 +122,7 @@ def root_schema() -> type:
         ("resume", Optional[str], field(default=None)),  # noqa: UP045
         ("output", Optional[str], field(default=None)),  # noqa: UP045
         ("against", Any, field(default=None)),
+        ("overlay", Any, field(default_factory=dict)),
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
@@ -249,6 +250,7 @@ class Study:
     efficiency: dict[str, Any]
     efficiency_id: str
     accuracy: AccuracyConfig
+    choices: dict[str, str]  # which file was chosen in each group
     grid: dict[str, Any]
     zip: dict[str, Any]
     where: list[str]
@@ -294,6 +296,7 @@ def study(config: Mapping[str, Any], choices: Mapping[str, str], directories: Se
         efficiency=dict(efficiency),
         efficiency_id=choices.get("efficiency") or str(efficiency.get("name")),
         accuracy=settings,
+        choices=dict(choices),
         grid=dict(config.get("grid") or {}),
         zip=dict(config.get("zip") or {}),
         where=[str(w) for w in where],

@@ -31,7 +31,7 @@ from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine
 from sweep.expr import names_in
-from sweep.frontier import Front, Objective, RunningFrontier, parse_objectives, under_staircase
+from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
 from sweep.point import Kinds
 from sweep.space import REASON_BIT, Axis, Space, build, filters, joins, kinds, row_reasons
 
@@ -299,7 +299,8 @@ class Run:
         levels = [o for o in plan.objectives if BY_NAME[o.column].level == "row"]
         inner = [o for o in plan.objectives if BY_NAME[o.column].level == "point"]
         self.fast = (
-            len(inner) == 2
+            plan.study.frontier.where is None
+            and len(inner) == 2
             and len(levels) <= 1
             and len(levels) + 2 == len(plan.objectives)
             and self.groups.n_batch == 1
@@ -687,10 +688,19 @@ class Run:
 
     def _add_generic(self, ids: np.ndarray, columns: dict[str, np.ndarray]) -> None:
         good = columns["feasible"]
+        if self.plan.study.frontier.where is not None and good.any():
+            good = good & self._eligible(ids, columns)
         if good.any():
             self.front.add(
                 self._values({k: v[good] for k, v in columns.items()}), self._groups_of(ids[good]), ids[good]
             )
+
+    def _eligible(self, ids: np.ndarray, columns: dict[str, np.ndarray]) -> np.ndarray:
+        """Points that `frontier.where` admits: asked before the frontier is found, so that others cannot hide them."""
+        frame = pl.from_arrow(self.writer(axes=True).table(ids, columns))
+        assert isinstance(frame, pl.DataFrame)
+        where = str(self.plan.study.frontier.where)
+        return frame.select(condition(where, frame.schema, "frontier.where").fill_null(False)).to_series().to_numpy()
 
     def generic_frontier(self) -> None:
         """Evaluate everything, keep the frontier of objectives that the device filter does not know."""
@@ -798,8 +808,6 @@ class Run:
         else:
             self.stored()
         table = self.frontier_table()
-        if plan.study.frontier.where:
-            table = _filtered_table(table, plan.study.frontier.where)
         self.writer(axes=True).write(self.directory / "frontier.parquet", table)
         seconds = time.perf_counter() - self.started + self.before_s
         manifest = {
@@ -820,6 +828,7 @@ class Run:
             "accuracy_label": self.accuracy_label,
             "token_policy": plan.study.accuracy.data,
             "efficiency": plan.study.efficiency_id,
+            "choices": {k: v for k, v in plan.study.choices.items() if "/" not in k},
             "provenance": store.provenance(self.space),
             "axes": {a.name: a.size for a in self.space.axes},
             "jax": jax.__version__,
@@ -836,15 +845,6 @@ class Run:
 def out_of_range(*, out_row: np.ndarray, beyond: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Validity ranges left: those of the accuracy proxy, and one more where the context exceeds the published one."""
     return np.broadcast_to(out_row.astype(np.int32) + beyond.astype(np.int32), shape)
-
-
-def _filtered_table(table: Any, where: str) -> Any:
-    from sweep.frontier import condition
-
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    keep = frame.select(condition(where, frame.schema, "frontier.where").alias("keep"))["keep"].to_arrow()
-    return table.filter(keep)
 
 
 def check_directory(directory: Path, sha256: str) -> None:

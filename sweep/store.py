@@ -226,8 +226,8 @@ def free_bytes(path: Path) -> int:
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a directory is the output of one sweep."""
-    return (path / "manifest.json").is_file() or (path / "frontier.parquet").is_file() or (path / "points").is_dir()
+    """Whether a directory is the output of one sweep, finished or not."""
+    return any((path / name).exists() for name in ("manifest.json", "points", "config.sha256"))
 
 
 def sweeps(path: Path | str) -> list[Path]:
@@ -243,6 +243,8 @@ def sweeps(path: Path | str) -> list[Path]:
     if is_sweep(path):
         return [path]
     found = sorted((p for p in path.iterdir() if p.is_dir() and is_sweep(p)), key=lambda p: (len(p.name), p.name))
+    if not found and (path / "frontier.parquet").is_file():
+        return [path]
     if not found:
         raise BadInput(f"{path}: holds no sweep (no manifest.json, frontier.parquet or points/)")
     return found

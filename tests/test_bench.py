@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +34,11 @@ KEYS = {
     "transcendental_share",
 }
 WORDS = ("grid", "shape", "preset", "columns", "machine")
+MIXED = "grid.model=[qwen3_32b, deepseek_v3]"
 TINY = [
-    "grid.model=[qwen3_32b, deepseek_v3]",
+    "grid.model=[qwen3_32b, qwen3_8b]",
     "grid.hardware=[h200_sxm_141gb, gb300_nvl72]",
-    "grid.layout={gpus: [8, 16], tpa: [1, 8], kvp: [1, 2], dpa: pow2, ep: pow2}",
+    "grid.layout={gpus: [8, 16], tpa: [1, 8], kvp: [1, 2], dpa: pow2, ep: pow2, pp: [1]}",
     "grid.workload.batch={linear: [1, 64], num: 4}",
     "grid.workload.context={pow2: [4096, 8192]}",
 ]
@@ -42,7 +46,7 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def measured() -> bench.Measured:
-    study = make_study("experiment=bench", *TINY)
+    study = make_study("experiment=bench", "efficiency=ideal", *TINY)
     return bench.measure(lambda: run.plan(study), name="tiny", seconds=0.05)
 
 
@@ -54,7 +58,7 @@ def test_figures_are_positive_and_finite(measured: bench.Measured) -> None:
             assert isinstance(value, str) and value
         else:
             assert math.isfinite(value) and value > 0, key
-    assert figures["preset"] == "measured"
+    assert figures["preset"] == "ideal"
     assert figures["possible_points"] <= figures["points"]
     assert figures["first_result_s"] <= figures["cold_run_s"]
     assert figures["bytes_per_row_axes"] >= figures["bytes_per_row"]
@@ -64,16 +68,15 @@ def test_figures_are_positive_and_finite(measured: bench.Measured) -> None:
 
 def test_text(measured: bench.Measured) -> None:
     lines = bench.text([measured, measured]).splitlines()
-    assert lines[0].endswith("efficiency=measured")
+    assert lines[0].endswith("efficiency=ideal")
     assert "ratios" in lines[-2] + lines[-1]
     figures = [line for line in lines if line.endswith("points/s")]
     assert len(figures) >= 4
     assert len({line.index("M points/s") for line in figures}) == 1
 
 
-@pytest.mark.parametrize("preset", ["measured", "ideal"])
-def test_numpy_gives_the_same_values(preset: str) -> None:
-    study = make_study("experiment=bench", f"efficiency={preset}", *TINY)
+def test_numpy_gives_the_same_values() -> None:
+    study = make_study("experiment=bench", MIXED, *TINY[1:])
     plan = run.plan(study)
     one = run.Run(plan, Path("unused"), config_yaml="")
     rows = bench.possible_rows(one)[: one.block_rows]
@@ -81,15 +84,31 @@ def test_numpy_gives_the_same_values(preset: str) -> None:
     assert bench.worst_difference(one, rows, kinds(plan.space, mode), size=1000) < 1e-4
 
 
-def test_json_is_one_flat_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    quick = bench.measure
-    monkeypatch.setattr(bench, "measure", lambda plan, **kw: quick(plan, **{**kw, "seconds": 0.05}))
-    assert pipeline.main(["output=json", "efficiency=ideal", *TINY]) == 0
+@pytest.mark.parametrize("chosen", [None, "bench_rows"])
+def test_json_is_one_flat_object(
+    chosen: str | None,
+    measured: bench.Measured,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def quick(make_plan: Callable[[], run.Plan], *, name: str, **_: Any) -> bench.Measured:
+        plan = make_plan()
+        return dataclasses.replace(measured, grid=name, preset=plan.study.efficiency_id, points=plan.space.n_points)
+
+    monkeypatch.setattr(bench, "measure", quick)
+    words = ["output=json", *TINY]
+    assert pipeline.main([*words, f"experiment={chosen}"] if chosen else words) == 0
     out = json.loads(capsys.readouterr().out)
     assert all(not isinstance(v, dict | list) for v in out.values())
     assert out.keys() >= KEYS
-    assert out.keys() >= {f"rows_{k}" for k in KEYS}
-    assert (out["grid"], out["rows_grid"], out["preset"]) == ("bench", "bench_rows", "ideal")
+    assert out["preset"] == "measured"
+    assert out["grid"] == (chosen or "bench")
+    second = {f"rows_{k}" for k in KEYS}
+    if chosen:
+        assert not out.keys() & second
+    else:
+        assert out.keys() >= second
+        assert out["rows_grid"] == "bench_rows"
 
 
 def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:

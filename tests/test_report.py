@@ -167,10 +167,10 @@ def test_models_are_told_apart_by_what_differs_and_nothing_else() -> None:
             "model.n_kv_heads": [4, 8, 8, 1],
         }
     )
-    assert told_apart(frame) == ["model.n_kv_heads"]
+    assert told_apart(frame) == {"dense": ["model.n_kv_heads"]}
     labels = [model_label(row, told_apart(frame)) for row in frame.head(3).iter_rows(named=True)]
     assert labels == ["dense 32L x 4096, kv4", "dense 32L x 4096, kv8", "dense 48L x 8192, kv8"]
-    assert told_apart(frame[[1, 2, 3]]) == []
+    assert told_apart(frame[[1, 2, 3]]) == {}
 
 
 @pytest.mark.parametrize(

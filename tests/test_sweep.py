@@ -138,6 +138,14 @@ def test_other_objectives_and_groups(stored: Path, outputs: Path) -> None:
     assert found == expected
 
 
+def test_the_frontier_of_eligible_points(stored: Path, outputs: Path) -> None:
+    directory = outputs / "eligible"
+    assert pipeline.main([*GRID, "frontier.where='ttft_s <= 0.2 and \"layout.gpus\" = 8'", f"output={directory}"]) == 0
+    eligible = sweep.scan(stored).filter((pl.col("ttft_s") <= 0.2) & (pl.col("layout.gpus") == 8)).collect()
+    expected = brute_force(eligible, ["accuracy", "tok_s_gpu", "tok_s_user"], ["hardware", "workload.context"])
+    assert set(sweep.scan(directory, "frontier").collect()["point_id"].to_list()) == expected
+
+
 def test_axis_columns_come_back_from_the_index(stored: Path, outputs: Path) -> None:
     directory = outputs / "bare"
     assert pipeline.main([*GRID, "store.rows=feasible", "store.axes=false", f"output={directory}"]) == 0

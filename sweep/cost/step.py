@@ -46,7 +46,7 @@ class Row:
 class LoadStep:
     """A step of one microbatch without its attention."""
 
-    layers: Parts  # kernels of all layers; with nothing overlapped, the collectives too
+    layers: Parts  # kernels of all layers; where nothing can overlap, the collectives too
     comm: Parts  # collectives that can hide behind kernels
     exchange: Parts  # dispatch and combine, where two batches overlap
     head: Parts
@@ -132,7 +132,7 @@ def load_step(row: Row, batch: Num, drafted: Num, kinds: Kinds) -> LoadStep:
     if kinds.two_batch:
         exchange = tally([op for op in comm_ops if op.name in EXCHANGES], join)
         comm_ops = [op for op in comm_ops if op.name not in EXCHANGES]
-    if kinds.overlap or kinds.hop_b:
+    if kinds.overlap or kinds.hop_b or kinds.two_batch:
         if kinds.hop_b:  # the Helix all-to-all is paid with the attention it hides behind
             hidden = helix_exchange("decode", row.model, row.machine, row.layout, tokens, kinds)
             comm_ops = comm_ops[len(hidden) :]
@@ -158,19 +158,21 @@ def hop_b_exposed(requests: Num, attention_s: Num, comm_s: Num) -> Num:
     return pipelined - requests * attention_s
 
 
-def _with_hop_b(row: Row, tokens: Tokens, attention: list[Op], kinds: Kinds) -> Parts:
-    """Attention and Helix exchange of all layers, request by request where HOP-B is on."""
+def _hop_b(row: Row, tokens: Tokens, attention: list[Op], kinds: Kinds) -> tuple[Parts, Parts]:
+    """Helix exchange of all layers: what HOP-B leaves of it, and all of it where HOP-B is off."""
     join: Join = kinds.join  # type: ignore[assignment]
     exchanges = helix_exchange("decode", row.model, row.machine, row.layout, tokens, kinds)
     kernels = [op for op in attention if op.name == "attention"]
-    total = tally([op for op in attention if op.name != "attention"], join)
+    on = row.layout.hop_b > 0
+    left, untouched = Parts(), Parts()
     for kernel_op, comm_op in zip(kernels, exchanges, strict=True):  # both list full, window, MLA
         a, c = op_parts(kernel_op, join), op_parts(comm_op, join)
         each = tokens.requests
-        exposed = hop_b_exposed(each, a.total_s / each, c.total_s / each)
-        share = where(row.layout.hop_b > 0, exposed / where(c.total_s > 0, c.total_s, 1.0), 1.0)
-        total = total + (a + c.scaled(share)).scaled(kernel_op.count)
-    return total
+        seconds = hop_b_exposed(each, a.total_s / each, c.total_s / each)
+        share = where(on, seconds / where(c.total_s > 0, c.total_s, 1.0), 0.0)
+        left = left + c.scaled(share * kernel_op.count)
+        untouched = untouched + c.scaled(where(on, 0.0, kernel_op.count))
+    return left, untouched
 
 
 def exposed(comm: Parts, work_s: Num, overlap: Num) -> Parts:
@@ -181,20 +183,29 @@ def exposed(comm: Parts, work_s: Num, overlap: Num) -> Parts:
 
 
 def one_pass(row: Row, load: LoadStep, batch: Num, drafted: Num, context: Num, kinds: Kinds) -> Parts:
-    """All layers for one microbatch, exposed collectives included."""
+    """All layers for one microbatch, exposed collectives included.
+
+    HOP-B and two-batch overlap hide their own messages; of all others a share hides behind the kernels.
+    """
     join: Join = kinds.join  # type: ignore[assignment]
     tokens = step_tokens(row.layout, batch, drafted, kinds)
     attention = decode_attention(row.model, row.machine, row.layout, tokens, context, kinds)
-    paid = _with_hop_b(row, tokens, attention, kinds) if kinds.hop_b and kinds.helix else tally(attention, join)
-    total = load.layers + paid
-    if kinds.overlap or kinds.hop_b:
-        work_s = total.total_s - total.comm_s if kinds.hop_b else total.total_s
-        total = total + exposed(load.comm, work_s, row.layout.overlap)
+    kernels = load.layers + tally(attention, join)
+    if not (kinds.overlap or kinds.hop_b or kinds.two_batch):
+        return kernels
+    work_s, total, rest = kernels.total_s, kernels, load.comm
+    if kinds.hop_b and kinds.helix:
+        left, untouched = _hop_b(row, tokens, attention, kinds)
+        total, rest = total + left, rest + untouched
+    passes = halves(row.layout, batch, kinds)
     if kinds.two_batch:
-        split = where(row.layout.two_batch > 0, 1.0, row.layout.overlap)
-        passes = halves(row.layout, batch, kinds)
-        total = (total + exposed(load.exchange, total.math_s + total.weight_s + total.kv_s, split)).scaled(passes)
-    return total
+        split = passes > 1.0  # a single request has no other half to hide behind
+        alternating = load.exchange.scaled(where(split, 1.0, 0.0))
+        total = total + exposed(alternating, work_s, 1.0)
+        rest = rest + load.exchange.scaled(where(split, 0.0, 1.0))
+        work_s = maximum(work_s - alternating.total_s, 0.0)  # no work hides two messages
+    total = total + exposed(rest, work_s, row.layout.overlap)
+    return total.scaled(passes) if kinds.two_batch else total
 
 
 def finish_step(row: Row, load: LoadStep, batch: Num, drafted: Num, context: Num, kinds: Kinds) -> Parts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -348,7 +348,7 @@ def where_time_goes(
     return _dressed(chart, title, subtitle)
 
 
-def _describe(point: dict[str, Any], extra: Sequence[str]) -> str:
+def _describe(point: dict[str, Any], extra: Mapping[str, Sequence[str]]) -> str:
     words = [f"{number(point.get('tok_s_gpu'))} tok/s/GPU", model_label(point, extra)]
     if point.get("precision"):
         words.append(str(point["precision"]))

@@ -225,7 +225,7 @@ class _Page:
                 text.append(f"The most frequent reason is `{most}` ({integer(count)} points); all are counted below.")
             return "\n".join(text)
         groups = self.frontier.select(self.by).n_unique() if self.by else 1
-        over = f"{groups} frontiers (per {_and(self.by)})" if self.by else "one frontier"
+        over = f"{groups} frontiers (per {_and(self.by)})" if groups > 1 else "one frontier"
         text.append(
             f"{integer(m.get('points'))} design points were evaluated, {integer(m.get('feasible'))} are feasible, and "
             f"{integer(self.frontier.height)} lie on {over} of {_and(self.objectives)}."

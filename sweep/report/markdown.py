@@ -135,7 +135,7 @@ def _whole(value: Any) -> int | None:
     return None if value is None or not math.isfinite(float(value)) else round(float(value))
 
 
-def model_label(row: Mapping[str, Any], told_apart_by: Sequence[str] = ()) -> str:
+def model_label(row: Mapping[str, Any], told_apart_by: Mapping[str, Sequence[str]] | None = None) -> str:
     """A model in a few words: its name, or the shape of an invented one: `moe 48L x 4096, 128e top8 x 1536`.
 
     `told_apart_by` names further `model.*` columns to add, as found by `told_apart`.
@@ -156,37 +156,33 @@ def model_label(row: Mapping[str, Any], told_apart_by: Sequence[str] = ()) -> st
             if get["d_expert"]:
                 words.append(f"x {_plain(get['d_expert'])}")
     label = " ".join(words)
-    for column in told_apart_by:
+    for column in (told_apart_by or {}).get(name, ()):
         key, value = column.removeprefix("model."), row.get(column)
-        shown_already = name in FAMILIES and key in _IN_LABEL
-        expert_key = key in ("n_experts", "top_k", "d_expert", "d_shared", "n_shared_experts")
-        if value not in (None, 0) and not shown_already and not (name == "dense" and expert_key):
+        if value not in (None, 0):
             label += f", {_SHORT.get(key, key + ' ')}{_plain(value)}"
     return label
 
 
-def told_apart(frame: pl.DataFrame) -> list[str]:
-    """The `model.*` columns without which two different models of the frame would have one label.
+def told_apart(frame: pl.DataFrame) -> dict[str, list[str]]:
+    """For each model name, the `model.*` columns without which two different models would have one label.
 
     Columns are taken up one by one, and only where models that look alike so far differ: what is tied to another
     column (`n_heads = d_model / 128`) adds nothing to a label.
     """
     columns = [c for c in frame.columns if c.startswith("model.")]
     if not columns or "model" not in frame.columns:
-        return []
+        return {}
     columns.sort(key=lambda c: [*_SHORT_ORDER, c].index(c))
-    models = frame.select("model", *columns).unique()
-    invented = pl.col("model").cast(pl.String).is_in(FAMILIES)
-    found: list[str] = []
-    for part, seen in (
-        (models.filter(invented), ["model", *(c for c in columns if c.removeprefix("model.") in _IN_LABEL)]),
-        (models.filter(~invented), ["model"]),
-    ):
+    models = frame.select(pl.col("model").cast(pl.String), *columns).unique()
+    found: dict[str, list[str]] = {}
+    for (name,), part in models.group_by("model", maintain_order=True):
+        seen = ["model"]
+        if name in FAMILIES:
+            seen += [c for c in columns if c.removeprefix("model.") in _IN_LABEL]
         for column in columns:
             if column not in seen and (part.group_by(seen).agg(pl.col(column).n_unique())[column] > 1).any():
                 seen.append(column)
-                if column not in found:
-                    found.append(column)
+                found.setdefault(str(name), []).append(column)
     return found
 
 
@@ -201,7 +197,7 @@ def cell(
     column: str,
     *,
     digits: int = 3,
-    told_apart_by: Sequence[str] = (),
+    told_apart_by: Mapping[str, Sequence[str]] | None = None,
     mark_extrapolated: bool = False,
 ) -> str:
     """One value of one point as text. `layout` and `model` are put together from several columns."""
@@ -237,7 +233,7 @@ def table(
     digits: int | Mapping[str, int] = 3,
     *,
     mark_extrapolated: bool = False,
-    told_apart_by: Sequence[str] | None = None,
+    told_apart_by: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """A Markdown table of `frame`.
 

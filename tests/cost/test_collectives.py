@@ -9,7 +9,7 @@ import pytest
 
 from sweep.cost.collectives import all_reduce, exchange, gather, inside, pipeline_hop
 from sweep.cost.ops import Op
-from sweep.machine import Link, Machine
+from sweep.machine import Machine
 from tests.cost import points
 
 UP, OUT, DOMAIN = 4e11, 5e10, 8.0
@@ -112,15 +112,33 @@ def test_a_group_of_one_costs_nothing() -> None:
         assert (op.comm_bytes, op.comm_s, op.floor_s) == (0, 0, 0)
 
 
+def with_start_up(hw: Machine, **seconds: float) -> Machine:
+    return dataclasses.replace(hw, reduce=dataclasses.replace(hw.reduce, **seconds))
+
+
 @pytest.mark.parametrize(
     ("group", "start_us"), [(2.0, 1 + 2 * 0.1), (8.0, 1 + 8 * 0.1), (16.0, 1 + 16 * 0.1 + 5), (64.0, 1 + 16 * 0.1 + 5)]
 )
 def test_start_up(hw: Machine, group: float, start_us: float) -> None:
     """t0, 0.1 us per member up to 16, and 5 us more where the group leaves the domain."""
-    link = Link(bytes_per_s=UP, t0_s=1e-6, t0_rank_s=0.1e-6, scaleout_bytes_per_s=OUT, scaleout_t0_s=5e-6)
-    timed = dataclasses.replace(hw, reduce=link)
-    op = all_reduce("decode", timed, count=1.0, message=M, group=group)
-    assert op.floor_s == pytest.approx(start_us * 1e-6, rel=1e-12)
+    timed = with_start_up(hw, t0_s=1e-6, t0_rank_s=0.1e-6, one_shot_s=1.0, scaleout_t0_s=5e-6)
+    for op in (
+        all_reduce("decode", timed, count=1.0, message=M, group=group),
+        gather("all_gather", "decode", timed, count=1.0, message=M, group=group),
+    ):
+        assert op.floor_s == pytest.approx(start_us * 1e-6, rel=1e-12)
+
+
+@pytest.mark.parametrize(("message", "one_shot"), [(1e4, True), (1.5e5, True), (1.7e5, False), (1e7, False)])
+def test_one_shot_wins_through_its_smaller_start_up(hw: Machine, message: float, one_shot: bool) -> None:
+    """Eight GPUs, 3 us against 1 us: 7 m / bw + 1 us < 1.75 m / bw + 3 us up to m = 2 us x 4e11 / 5.25 = 152 kB."""
+    timed = with_start_up(hw, t0_s=3e-6, t0_rank_s=0.0, one_shot_s=1e-6, one_shot_rank_s=0.0)
+    op = all_reduce("decode", timed, count=1.0, message=message, group=8.0)
+    assert op.comm_bytes == pytest.approx(message * (7 if one_shot else 1.75))
+    assert op.comm_s == pytest.approx(op.comm_bytes / UP, rel=1e-12)
+    assert op.floor_s == pytest.approx(1e-6 if one_shot else 3e-6)
+    # a group that leaves the domain is always hierarchical
+    assert all_reduce("decode", timed, count=1.0, message=message, group=16.0).floor_s == pytest.approx(3e-6)
 
 
 @pytest.mark.parametrize(("gpus", "bandwidth"), [(8.0, UP), (16.0, OUT)])

@@ -53,7 +53,7 @@ def test_skew_hits_fewer() -> None:
 
 @pytest.mark.parametrize(("ep", "top_k"), [(8, 8), (32, 8), (2, 4), (64, 1)])
 def test_distinct_ranks(ep: int, top_k: int) -> None:
-    """Brute force over all equally likely choices where there are few, else the closed form."""
+    """ep (1 - (1 - 1/ep)^k): groups drawn with replacement, the sender's own counted."""
     assert distinct_ranks(float(ep), float(top_k)) == pytest.approx(ep * (1 - (1 - 1 / ep) ** top_k), rel=1e-12)
 
 
@@ -65,7 +65,7 @@ def ops(batch: int, efficiency: str = "ideal", **layout: float) -> dict[str, Op]
 
 
 def test_what_a_gpu_reads_and_computes() -> None:
-    """64 experts, 4 per token, on ep = 8 x tpf = 2: distinct / 8 experts of half the width, T k / distinct tokens each."""
+    """64 experts, 4 per token, ep = 8, tpf = 2: distinct / 8 experts of half the width, T k / distinct tokens each."""
     found = ops(32, dpa=16, ep=8)
     distinct = 64 * (1 - (1 - 4 / 64) ** 32)
     up, down = found["experts_up_gate"], found["experts_down"]
