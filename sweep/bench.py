@@ -35,7 +35,7 @@ from sweep.cost.step import Row
 from sweep.evaluate import Tables, compiler_options
 from sweep.point import Context, Kinds
 from sweep.run import Plan, Progress, Run
-from sweep.space import joins, kinds, row_reasons
+from sweep.space import kinds, row_reasons
 
 OBJECTIVES = ("tok_s_gpu", "tok_s_user")
 CORE = (
@@ -322,7 +322,7 @@ def worst_difference(run: Run, rows: np.ndarray, k: Kinds, size: int = 4096) -> 
     The six parts are compared on the scale of their sum. The largest batch, an integer, may differ by a step and is
     left out.
     """
-    columns = run.full_columns(rows, k)
+    columns = run.full_columns(rows)
     at, i_batch, i_context = sample(run, rows, size, seed=1)
     plain = PlainNumpy(run, k)(rows[at], i_batch, i_context)
     worst = 0.0
@@ -494,7 +494,7 @@ def measure(
     frontier_peak = peak_bytes()
     space = plan.space
     rows = possible_rows(run)
-    k = kinds(space, joins(space, plan.study)[0])
+    k = kinds(space)
 
     say("kernel")
     drawn = np.random.default_rng(0).choice(rows, size=BLOCKS * run.block_rows)

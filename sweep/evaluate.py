@@ -28,6 +28,7 @@ from sweep.cost.memory import count_params
 from sweep.cost.ops import Parts
 from sweep.cost.result import ContextCost, PointCost, RowCost, context_cost, load_cost, point_cost, row_cost
 from sweep.cost.step import Load, LoadStep, Row
+from sweep.imbalance import Unbalanced, unbalanced
 from sweep.machine import Machine
 from sweep.point import Context, Kinds, Layout, Model
 from sweep.space import Space, machine_arrays
@@ -89,6 +90,9 @@ class Tables:
     layout: Layout
     skew: Any
     accuracy: AccuracyTable  # over models x machines
+    excess: Any  # of unbalanced experts, over kinds of models x kinds of layouts
+    excess_of_model: Any
+    excess_of_layout: Any
 
 
 @jax.tree_util.register_dataclass
@@ -100,6 +104,12 @@ class Index:
     machine: Any
     layout: Any
     accuracy: Any
+
+
+def excess_of(space: Space) -> Unbalanced:
+    """How far the slowest GPU of layouts without expert balancing exceeds the mean, per model and layout."""
+    m, x = space.model, space.layout
+    return unbalanced(m.n_experts, m.top_k, x.ep, space.skew, x.balanced)
 
 
 _proxy = jax.jit(jax.vmap(accuracy.loss, in_axes=(0, None)))
@@ -134,9 +144,11 @@ def _take(tables: Tables, index: Index) -> Row:
         return jax.tree.map(lambda column: column[at], table)
 
     a = rows(tables.accuracy, index.accuracy)
+    machine = rows(tables.machine, index.machine)
+    excess = tables.excess[tables.excess_of_model[index.model], tables.excess_of_layout[index.layout]]
     return Row(
         model=rows(tables.model, index.model),
-        machine=rows(tables.machine, index.machine),
+        machine=dataclasses.replace(machine, imbalance_off=machine.imbalance_off * excess),
         layout=rows(tables.layout, index.layout),
         skew=tables.skew[index.layout],
         accuracy=a.accuracy,
@@ -314,14 +326,23 @@ class Engine:
         calls = stages()
         self._row, self._load, self._merge = calls.row, calls.load, calls.merge
         self._context, self._points, self._filter = calls.context, calls.points, calls.filter
+        spread = excess_of(space)
+
+        def on_device(x: Any) -> jax.Array:
+            array = np.asarray(x)
+            return jnp.asarray(array, dtype=array.dtype if array.dtype == np.int32 else self.dtype)
+
         self.tables = jax.tree.map(
-            lambda x: jnp.asarray(np.asarray(x), dtype=self.dtype),
+            on_device,
             Tables(
                 model=space.model,
                 machine=machine_arrays(space),
                 layout=space.layout,
                 skew=space.skew,
                 accuracy=accuracy_table(space, study),
+                excess=spread.excess,
+                excess_of_model=spread.of_model,
+                excess_of_layout=spread.of_layout,
             ),
         )
         self.batch = jnp.asarray(space.batch, dtype=self.dtype)

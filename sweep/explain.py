@@ -23,7 +23,7 @@ from sweep.cost.arith import ceil_div, namespace
 from sweep.cost.attention import decode_attention, prefill_attention
 from sweep.cost.gemm import crossover_m
 from sweep.cost.memory import gpus
-from sweep.cost.ops import Join, Op, Parts, is_collective, op_parts
+from sweep.cost.ops import Op, Parts, is_collective, op_parts
 from sweep.cost.result import BOUNDS, REASONS, evaluate_point
 from sweep.cost.step import (
     Row,
@@ -41,10 +41,10 @@ from sweep.cost.step import (
 )
 from sweep.cost.tokens import microbatches, prefill_tokens
 from sweep.errors import BadInput
-from sweep.evaluate import accuracy_table
+from sweep.evaluate import accuracy_table, excess_of
 from sweep.machine import Link, Machine, OpRate, attention_unit, flops_of, math_unit
 from sweep.point import FORMAT_MATH, Context, Kinds, Layout, Model, Num, Precision
-from sweep.space import REASON_BIT, Space, build, joins, kinds, row_reasons
+from sweep.space import REASON_BIT, Space, build, kinds, row_reasons
 
 OP_KEYS = (
     "op",
@@ -153,10 +153,6 @@ class _Point:
     kinds: Kinds
 
     @property
-    def join(self) -> Join:
-        return "sum" if self.kinds.join == "sum" else "max"
-
-    @property
     def drafted(self) -> Num:
         return self.row.model.n_draft if self.kinds.drafting else np.float64(0.0)
 
@@ -178,7 +174,7 @@ def explain(study: Study) -> Explanation:
         row=_row(space, point_study, model, layout),
         batch=np.float64(space.batch[0]),
         context=_scalars(space.context),
-        kinds=kinds(space, joins(space, point_study)[0]),
+        kinds=kinds(space),
     )
     with _numbers():
         return _explained(study, space, point)
@@ -240,9 +236,10 @@ def _scalars(record: Any) -> Any:
 
 def _row(space: Space, study: Study, model: Model, layout: Layout) -> Row:
     a = _scalars(accuracy_table(space, study))
+    machine = _scalars(space.machines[0].machine)
     return Row(
         model=model,
-        machine=_scalars(space.machines[0].machine),
+        machine=dataclasses.replace(machine, imbalance_off=machine.imbalance_off * excess_of(space).excess[0, 0]),
         layout=layout,
         skew=np.float64(space.skew[0]),
         accuracy=a.accuracy,
@@ -398,8 +395,8 @@ def decode_rows(point: _Point) -> list[dict[str, Any]]:
     layer = [*_in_order(kernels), *layer_comm("decode", row, tokens, kind)]
     last = [head_op("decode", row.model, row.machine, row.layout, tokens)]
     last += _hops(hop_op("decode", row.model, row.machine, row.layout, tokens), row.layout)
-    rows = [op_row(op, row.machine, point.join, passes=passes) for op in layer if _occurs(op)]
-    return rows + [op_row(op, row.machine, point.join) for op in last if _occurs(op)]
+    rows = [op_row(op, row.machine, passes=passes) for op in layer if _occurs(op)]
+    return rows + [op_row(op, row.machine) for op in last if _occurs(op)]
 
 
 def prefill_rows(point: _Point) -> list[dict[str, Any]]:
@@ -417,7 +414,7 @@ def prefill_rows(point: _Point) -> list[dict[str, Any]]:
     tokens = prefill_tokens(row.layout, chunk)
     ends = [head_op("prefill", row.model, row.machine, row.layout, tokens)]
     ends += _hops(hop_op("prefill", row.model, row.machine, row.layout, tokens), row.layout)
-    return last + [op_row(op, row.machine, point.join) for op in ends if _occurs(op)]
+    return last + [op_row(op, row.machine) for op in ends if _occurs(op)]
 
 
 def _chunk_rows(point: _Point, chunk: Num, prefix: Num) -> list[dict[str, Any]]:
@@ -428,7 +425,7 @@ def _chunk_rows(point: _Point, chunk: Num, prefix: Num) -> list[dict[str, Any]]:
     )
     kernels = [*layer_kernels("prefill", row, tokens, kind), *attention]
     ops = [*_in_order(kernels), *layer_comm("prefill", row, tokens, kind)]
-    return [op_row(op, row.machine, point.join) for op in ops if _occurs(op)]
+    return [op_row(op, row.machine) for op in ops if _occurs(op)]
 
 
 def _hops(hop: Op, layout: Layout) -> list[Op]:
@@ -446,9 +443,9 @@ def _occurs(op: Op) -> bool:
     return not is_collective(op) or not (op.comm_bytes == 0 and op.floor_s == 0)
 
 
-def op_row(op: Op, machine: Machine, join: Join, *, passes: Num = 1.0) -> dict[str, Any]:
+def op_row(op: Op, machine: Machine, *, passes: Num = 1.0) -> dict[str, Any]:
     """One operation as plain numbers: what it moves and computes, and how long each resource takes."""
-    parts = op_parts(op, join)
+    parts = op_parts(op)
     moved_in = op.weight_bytes + op.kv_bytes + op.input_bytes
     moved = moved_in + op.output_bytes
     time_s = _number(parts.total_s * passes)

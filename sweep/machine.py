@@ -31,6 +31,7 @@ class OpRate:
     t0_s: Num  # floor: the time of an empty kernel
     ramp_k: Num = 0.0  # K at which 63 % of the rate is reached; 0: at once
     ramp_n: Num = 0.0
+    overlap: Num = 1.0  # share of the shorter of math and memory that hides behind the longer; 1: the roofline
 
 
 @jax.tree_util.register_dataclass
@@ -98,7 +99,7 @@ class Machine:
     request_s: Num
     elementwise: Num  # reads and writes of the residual stream per layer
     imbalance: Num  # slowest over mean GPU with expert load balancing, less 1
-    imbalance_off: Num  # without
+    imbalance_off: Num  # without: the simulated excess of the configuration, or the share of it that shows
     # for the shares of the machine that are reached
     peak_flops: Num
     peak_bytes_per_s: Num
@@ -220,6 +221,7 @@ def resolve(
             t0_s=k["t0_s"] * e["floor"],
             ramp_k=k["ramp_k"],
             ramp_n=k["ramp_n"],
+            overlap=k["overlap"],
         )
 
     unit_attn = math_unit(weights_attn, p.activations, hardware)

@@ -248,7 +248,6 @@ class Kinds:
     skewed: bool = True
     elementwise: bool = True  # traffic of norms, residuals and rotary is priced
     chunked: bool = True  # prefill in more than one chunk occurs
-    join: str = "max"  # how math and memory time join in a kernel: "max" or "sum"
 
 
 def names(record: type) -> tuple[str, ...]:

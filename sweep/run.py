@@ -32,8 +32,7 @@ from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
-from sweep.point import Kinds
-from sweep.space import REASON_BIT, Axis, Space, build, filters, joins, kinds, row_reasons
+from sweep.space import REASON_BIT, Axis, Space, build, filters, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19
 CHUNK_ROWS = 1 << 18
@@ -286,7 +285,7 @@ class Run:
         self.filters = filters(plan.space)
         self.groups = make_groups(plan.space, plan.by)
         self.counts = Counts()
-        self.joins = joins(plan.space, plan.study)
+        self.kinds = kinds(plan.space)
         self.accuracy_label = accuracy.label(plan.study.accuracy)
         self.block_rows = int(min(max(BLOCK_POINTS // plan.space.per_row, 16), max(plan.space.n_rows, 1)))
         self.part_rows = max(plan.study.store.part_rows // plan.space.per_row, 1)
@@ -363,7 +362,7 @@ class Run:
         at_row = self.engine.rows(self.engine.index(rows))
         return np.asarray(getattr(at_row, self.level.column), dtype=np.float64) * self.level.sign
 
-    def _dispatch(self, rows: np.ndarray, k: Kinds) -> tuple[Any, ...]:
+    def _dispatch(self, rows: np.ndarray) -> tuple[Any, ...]:
         """Start a block on the device: padded to the block's size so that nothing is compiled twice."""
         n = len(rows)
         padded = self._padded(rows)
@@ -380,7 +379,7 @@ class Run:
         signs = (float(self.pair[0].sign), float(self.pair[1].sign))
         out = self.engine.filtered(
             padded,
-            k,
+            self.kinds,
             objectives=(self.pair[0].column, self.pair[1].column),
             signs=signs,
             keep=keep,
@@ -462,14 +461,10 @@ class Run:
         for name, bit in REASON_BIT.items():
             counts.reasons[name] += int(per_row[(reasons[reasons != 0] & bit) != 0].sum())
 
-    def _by_join(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Kinds]]:
-        modes = sorted(set(self.joins))
-        if len(modes) == 1:
-            yield rows, kinds(self.space, modes[0])
-            return
-        mode = np.array(self.joins)[self.space.indices(rows)[1]]
-        for m in modes:
-            yield rows[mode == m], kinds(self.space, m)
+    def _blocks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """Rows in blocks of one size, the last one smaller."""
+        for start in range(0, len(rows), self.block_rows):
+            yield rows[start : start + self.block_rows]
 
     # frontier only
 
@@ -489,23 +484,20 @@ class Run:
             rows = np.random.default_rng(at + 1).permutation(rows)
             pending: deque[tuple[tuple[Any, ...], int]] = deque()
             done_blocks = 0
-            for part, k in self._by_join(rows):
-                for block in np.array_split(part, np.arange(self.block_rows, len(part), self.block_rows)):
-                    if not len(block):
-                        continue
-                    done_blocks += 1
-                    if done_blocks <= start_block:
-                        continue
-                    pending.append((self._dispatch(block, k), len(block)))
-                    if len(pending) < 3:
-                        continue
-                    self._finish(pending)
-                    blocks += 1
-                    if blocks >= refresh_at:
-                        self._refresh_bar()
-                        refresh_at = blocks + min(max(blocks // 4, 1), 16)
-                    self._save_state(at, done_blocks - len(pending))
-                    self._tell()
+            for block in self._blocks(rows):
+                done_blocks += 1
+                if done_blocks <= start_block:
+                    continue
+                pending.append((self._dispatch(block), len(block)))
+                if len(pending) < 3:
+                    continue
+                self._finish(pending)
+                blocks += 1
+                if blocks >= refresh_at:
+                    self._refresh_bar()
+                    refresh_at = blocks + min(max(blocks // 4, 1), 16)
+                self._save_state(at, done_blocks - len(pending))
+                self._tell()
             while pending:
                 self._finish(pending)
             start_block = 0
@@ -572,12 +564,12 @@ class Run:
 
     # rows to disk
 
-    def full_columns(self, rows: np.ndarray, k: Kinds) -> dict[str, np.ndarray]:
+    def full_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """All columns of all points of rows, each [rows, batch, context], before filters."""
         wanted = [c.name for c in COLUMNS]
         n = len(rows)
         at_row, at_context, points = jax.tree.map(
-            lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), k, wanted)
+            lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), self.kinds, wanted)
         )
         shape = (len(rows), len(self.space.batch), self.space.n_contexts)
         out: dict[str, np.ndarray] = {}
@@ -604,13 +596,13 @@ class Run:
         )
         return out
 
-    def _stored_block(self, rows: np.ndarray, k: Kinds) -> tuple[dict[str, np.ndarray], Counts]:
+    def _stored_block(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], Counts]:
         """Columns of a block, its objectives from the frontier's own kernel, and the frontier updated."""
-        columns = self.full_columns(rows, k)
+        columns = self.full_columns(rows)
         possible = row_reasons(self.space, rows) == 0
         counts = Counts()
         if self.fast and possible.any():
-            counts, a, b = self._consume(self._dispatch(rows[possible], k))
+            counts, a, b = self._consume(self._dispatch(rows[possible]))
             for objective, value in zip(self.pair, (a, b), strict=True):
                 own = columns[objective.column].astype(np.float32)  # a copy
                 new = np.moveaxis(value, 2, 0)[: int(possible.sum())] * objective.sign
@@ -638,13 +630,10 @@ class Run:
             tables = []
             total = Counts()
             rows = chunk[self.filters.rows(chunk)]
-            for part, k in self._by_join(rows):
-                for block in np.array_split(part, np.arange(self.block_rows, len(part), self.block_rows)):
-                    if not len(block):
-                        continue
-                    table, counts = self._block_table(writer, block, k)
-                    total.add(counts)
-                    tables.append(table)
+            for block in self._blocks(rows):
+                table, counts = self._block_table(writer, block)
+                total.add(counts)
+                tables.append(table)
             if tables:
                 writer.write(path, pa.concat_tables(tables), {"counts": total.as_json(), "part": i})
             else:
@@ -660,8 +649,8 @@ class Run:
     def _no_columns(self) -> dict[str, np.ndarray]:
         return {c.name: np.zeros(0) for c in COLUMNS}
 
-    def _block_table(self, writer: store.Writer, rows: np.ndarray, k: Kinds) -> tuple[Any, Counts]:
-        columns, _ = self._stored_block(rows, k)
+    def _block_table(self, writer: store.Writer, rows: np.ndarray) -> tuple[Any, Counts]:
+        columns, _ = self._stored_block(rows)
         per_row = self.space.per_row
         ids = (rows[:, None] * per_row + np.arange(per_row)).ravel()
         flat = {name: np.ascontiguousarray(v).reshape(-1) for name, v in columns.items()}
@@ -708,20 +697,17 @@ class Run:
             rows, lost = self._survivors(chunk)
             self.counts.add(lost)
             self.done_points += self.space.per_row * (len(chunk) - len(rows))
-            for part, k in self._by_join(rows):
-                for block in np.array_split(part, np.arange(self.block_rows, len(part), self.block_rows)):
-                    if not len(block):
-                        continue
-                    columns = {n: v.reshape(-1) for n, v in self.full_columns(block, k).items()}
-                    ids = (block[:, None] * self.space.per_row + np.arange(self.space.per_row)).ravel()
-                    asked = self.filters.points(block)
-                    if asked is not None:
-                        keep = asked.reshape(-1)
-                        ids, columns = ids[keep], {n: v[keep] for n, v in columns.items()}
-                    self.counts.add(self._tally(columns["reasons"]))
-                    self._add_generic(ids, columns)
-                    self.done_points += len(block) * self.space.per_row
-                    self._tell()
+            for block in self._blocks(rows):
+                columns = {n: v.reshape(-1) for n, v in self.full_columns(block).items()}
+                ids = (block[:, None] * self.space.per_row + np.arange(self.space.per_row)).ravel()
+                asked = self.filters.points(block)
+                if asked is not None:
+                    keep = asked.reshape(-1)
+                    ids, columns = ids[keep], {n: v[keep] for n, v in columns.items()}
+                self.counts.add(self._tally(columns["reasons"]))
+                self._add_generic(ids, columns)
+                self.done_points += len(block) * self.space.per_row
+                self._tell()
 
     def _reuse(self, path: Path) -> bool:
         """Take over a complete part of the same configuration: its counts and its points for the frontier."""
@@ -776,18 +762,15 @@ class Run:
         rows, rest = np.divmod(ids, self.space.per_row)
         unique = np.unique(rows)
         collected: dict[str, np.ndarray] = {}
-        for part, k in self._by_join(unique):
-            for block in np.array_split(part, np.arange(self.block_rows, len(part), self.block_rows)):
-                if not len(block):
-                    continue
-                columns = self.full_columns(block, k)
-                which = np.nonzero(np.isin(rows, block))[0]
-                at = np.searchsorted(block, rows[which])  # a block of unique rows is sorted
-                i_batch, i_context = np.divmod(rest[which], self.space.n_contexts)
-                for name, value in columns.items():
-                    if name not in collected:
-                        collected[name] = np.zeros(len(ids), dtype=value.dtype)
-                    collected[name][which] = value[at, i_batch, i_context]
+        for block in self._blocks(unique):
+            columns = self.full_columns(block)
+            which = np.nonzero(np.isin(rows, block))[0]
+            at = np.searchsorted(block, rows[which])  # a block of unique rows is sorted
+            i_batch, i_context = np.divmod(rest[which], self.space.n_contexts)
+            for name, value in columns.items():
+                if name not in collected:
+                    collected[name] = np.zeros(len(ids), dtype=value.dtype)
+                collected[name][which] = value[at, i_batch, i_context]
         if self.fast:  # the values that were compared
             for i, objective in enumerate(self.pair, start=1):
                 collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)

@@ -561,7 +561,7 @@ def check_models(model: Model, records: Sequence[Record]) -> None:
 # --- what occurs, what is impossible -----------------------------------------------------------------------------
 
 
-def kinds(space: Space, join: str | None = None) -> Kinds:
+def kinds(space: Space) -> Kinds:
     """What occurs in a grid, so that code for the rest is left out."""
     m, lay = space.model, space.layout
     machine = [r.machine for r in space.machines]
@@ -584,7 +584,6 @@ def kinds(space: Space, join: str | None = None) -> Kinds:
         skewed=bool((space.skew > 0).any()),
         elementwise=any(x.elementwise > 0 for x in machine),
         chunked=bool((lay.prefill_chunk > 0).any()),
-        join=join or "max",
     )
 
 
@@ -774,12 +773,3 @@ def machine_arrays(space: Space) -> Machine:
             padded.append(dataclasses.replace(m, tiles=own + (own[-1],) * (n_tiles - len(own))))
         machines = padded
     return jax.tree.map(lambda *leaves: np.asarray(leaves, dtype=np.float64), *machines)  # type: ignore[no-any-return]
-
-
-def joins(space: Space, study: Study) -> list[str]:
-    """How math and memory join, per machine of the table."""
-    presets = [study.efficiency]
-    if "efficiency" in study.grid:
-        presets = [study.library.raw("efficiency", str(n)) for n in spread("efficiency", study.grid["efficiency"])]
-    modes = [str(p["join"]) for p in presets]
-    return [modes[i % len(modes)] for i in range(len(space.machines))]

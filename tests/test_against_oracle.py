@@ -17,7 +17,7 @@ import pytest
 from sweep import run
 from sweep.config import Study
 from sweep.point import Layout, Model, names
-from sweep.space import Space, joins, kinds, row_reasons
+from sweep.space import Space, row_reasons
 from tests import oracle
 from tests.conftest import make_study
 
@@ -102,8 +102,7 @@ def compare(study: Study, n: int, seed: int, rel: float = 1e-4) -> int:
     rows = rng.choice(space.n_rows, size=min(space.n_rows, 40_000), replace=False)
     rows = rows[(row_reasons(space, rows) == 0) & engine.filters.rows(rows)][:2048]
     assert len(rows), "no possible configuration was drawn"
-    mode = joins(space, study)[0]
-    columns = engine.full_columns(rows, kinds(space, mode))
+    columns = engine.full_columns(rows)
     reasons = ("capacity",)
     compared = 0
     for _ in range(n):

@@ -71,7 +71,7 @@ def row_of(case: dict[str, Any], efficiency: str | None = None, **figures: Any) 
 
 
 def kinds_of(case: dict[str, Any]) -> Kinds:
-    return all_kinds("sum" if case["efficiency"] == "measured" else "max")
+    return all_kinds()
 
 
 def cost(case: dict[str, Any], **figures: Any) -> Costs:
@@ -146,9 +146,9 @@ def test_fewer_bits_never_read_more(case: dict[str, Any], key: str) -> None:
 # --- ideal and measured ------------------------------------------------------------------------------------------
 
 
-def decode_ops(row: Row, batch: float, context: float, *, join: str = "max", comm: bool = True) -> list[Op]:
+def decode_ops(row: Row, batch: float, context: float, *, comm: bool = True) -> list[Op]:
     """All operations of the layers in a decode step of one microbatch."""
-    kinds = all_kinds(join)
+    kinds = all_kinds()
     with points.numbers():
         tokens = step_tokens(row.layout, np.float64(batch), row.model.n_draft, kinds)
         ops = layer_kernels("decode", row, tokens, kinds)
@@ -168,9 +168,9 @@ def test_ideal_is_never_slower(case: dict[str, Any], generation: str) -> None:
     assert [op.name for op in fast] == [op.name for op in slow]
     with points.numbers():
         for a, b in zip(fast, slow, strict=True):
-            assert op_parts(a, "max").total_s <= op_parts(b, "sum").total_s * (1 + SAME), a.name
+            assert op_parts(a).total_s <= op_parts(b).total_s * (1 + SAME), a.name
     best = points.evaluate(ideal, case["batch"], context)
-    real = points.evaluate(measured, case["batch"], context, all_kinds("sum"))
+    real = points.evaluate(measured, case["batch"], context, all_kinds())
     assert best.point.tpot_s <= real.point.tpot_s
     assert best.context.ttft_s <= real.context.ttft_s
     assert best.context.max_batch >= real.context.max_batch

@@ -8,12 +8,11 @@ from typing import Literal
 
 import jax
 
-from sweep.cost.arith import maximum, where
+from sweep.cost.arith import where
 from sweep.machine import OpRate
 from sweep.point import Num
 
 Phase = Literal["decode", "prefill"]
-Join = Literal["max", "sum"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +43,7 @@ class Op:
     activation_s: Num = 0.0
     comm_s: Num = 0.0
     floor_s: Num = 0.0
+    overlap: Num = 1.0  # of math and memory
 
 
 @jax.tree_util.register_dataclass
@@ -73,37 +73,29 @@ class Parts:
         return Parts(**{f.name: getattr(self, f.name) * factor for f in fields(Parts)})
 
 
-def kernel_parts(op: Op, join: Join) -> Parts:
+def kernel_parts(op: Op) -> Parts:
     """Time of one kernel by cause.
 
-        max:  t = max(t0, t_math, t_mem)      the roofline: math and memory overlap perfectly
-        sum:  t = t0 + t_math + t_mem         what serving kernels are measured to be nearer to
+        t = t0 + max(t_math, t_mem) + (1 - overlap) min(t_math, t_mem)
 
-    Under `max` the time is math if math takes longest, else it is shared among the bytes; what the floor adds is
-    latency. Source: Williams et al., Roofline (CACM 2009) for `max`; a sum fits operator tables better than a
-    maximum or a p-norm between them (see the efficiency preset).
+    overlap = 1 is the roofline, overlap = 0 the sum that narrow formats are measured to be nearer to. What is longer
+    is charged in full, what is shorter by what shows of it; memory time is shared among its bytes; the floor is
+    latency.
+    Source: Williams et al., Roofline (CACM 2009); the partial overlap replaces the p-norms that fit operator tables
+    (bf16 p about 3, fp8 and fp4 about 1; see the efficiency preset) by something linear.
     """
-    flops, moved = op.flops, op.weight_bytes + op.kv_bytes + op.input_bytes + op.output_bytes
     memory_s = op.weight_s + op.kv_s + op.activation_s
-    if join == "sum":
-        return Parts(
-            math_s=op.math_s,
-            weight_s=op.weight_s,
-            kv_s=op.kv_s,
-            activation_s=op.activation_s,
-            latency_s=op.floor_s,
-            flops=flops,
-            bytes=moved,
-        )
     computes = op.math_s >= memory_s
+    shows = 1.0 - op.overlap
+    of_memory = where(computes, shows, 1.0)
     return Parts(
-        math_s=where(computes, op.math_s, 0.0),
-        weight_s=where(computes, 0.0, op.weight_s),
-        kv_s=where(computes, 0.0, op.kv_s),
-        activation_s=where(computes, 0.0, op.activation_s),
-        latency_s=maximum(op.floor_s - maximum(op.math_s, memory_s), 0.0),
-        flops=flops,
-        bytes=moved,
+        math_s=op.math_s * where(computes, 1.0, shows),
+        weight_s=op.weight_s * of_memory,
+        kv_s=op.kv_s * of_memory,
+        activation_s=op.activation_s * of_memory,
+        latency_s=op.floor_s,
+        flops=op.flops,
+        bytes=op.weight_bytes + op.kv_bytes + op.input_bytes + op.output_bytes,
     )
 
 
@@ -122,16 +114,16 @@ COLLECTIVES = frozenset(
 )
 
 
-def op_parts(op: Op, join: Join) -> Parts:
+def op_parts(op: Op) -> Parts:
     """Time of one operation of one layer by cause."""
-    return comm_parts(op) if is_collective(op) else kernel_parts(op, join)
+    return comm_parts(op) if is_collective(op) else kernel_parts(op)
 
 
-def tally(ops: Iterable[Op], join: Join) -> Parts:
+def tally(ops: Iterable[Op]) -> Parts:
     """Sum over operations, each as often as layers have it."""
     total = Parts()
     for op in ops:
-        total = total + op_parts(op, join).scaled(op.count)
+        total = total + op_parts(op).scaled(op.count)
     return total
 
 
@@ -180,4 +172,5 @@ def kernel(
         kv_s=kv_read_bytes * per_read,
         activation_s=input_bytes * per_read + (output_bytes + kv_write_bytes) * (1.0 / rate.write_bytes_per_s),
         floor_s=rate.t0_s,
+        overlap=rate.overlap,
     )

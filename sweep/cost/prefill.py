@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sweep.cost.arith import floor, maximum, minimum, where, whole
 from sweep.cost.attention import prefill_attention
 from sweep.cost.memory import stage_share
-from sweep.cost.ops import Join, Op, op_parts, tally
+from sweep.cost.ops import Op, Parts, op_parts, tally
 from sweep.cost.step import Row, exposed, head_op, hop_op, layer_comm, layer_kernels
 from sweep.cost.tokens import prefill_tokens
 from sweep.point import Context, Kinds, Num, Tokens
@@ -16,16 +16,12 @@ from sweep.point import Context, Kinds, Num, Tokens
 FAR = 1e30  # a breakpoint that is never reached
 
 
-def _fixed_s(row: Row, chunk: Num, attention_s: Num, kinds: Kinds) -> Num:
-    """Seconds of a chunk that do not depend on its prefix; communication hides behind this much attention and more."""
-    join: Join = kinds.join  # type: ignore[assignment]
+def _fixed(row: Row, chunk: Num, kinds: Kinds) -> tuple[Num, Parts]:
+    """Of a chunk, what does not depend on its prefix: seconds of kernels, and communication before any overlap."""
     tokens = prefill_tokens(row.layout, chunk)
-    kernels = tally(layer_kernels("prefill", row, tokens, kinds), join).total_s
-    kernels = kernels + row.model.n_layers * row.machine.layer_s
-    comm = tally(layer_comm("prefill", row, tokens, kinds), join)
-    if kinds.overlap:
-        comm = exposed(comm, kernels + attention_s, row.layout.overlap)
-    return kernels + comm.total_s
+    kernels = tally(layer_kernels("prefill", row, tokens, kinds)).total_s
+    comm = tally(layer_comm("prefill", row, tokens, kinds))
+    return kernels + row.model.n_layers * row.machine.layer_s, comm
 
 
 def _attention_at(row: Row, tokens: Tokens, chunk: Num, kinds: Kinds) -> Callable[[Num], list[Op]]:
@@ -38,36 +34,24 @@ def _series(first: Num, slope: Num, lo: Num, hi: Num) -> Num:
     return n * (first + slope * (lo + hi - 1.0) / 2.0)
 
 
-def sum_of_max(a: tuple[Num, Num], b: tuple[Num, Num], bottom: Num, lo: Num, hi: Num) -> Num:
-    """Sum over lo <= j < hi of max(bottom, a0 + a1 j, b0 + b1 j), slopes not negative, in closed form.
-
-    The bottom comes first while both lines are under it, then the line that starts higher, then the steeper one.
-    """
-
-    def first_above(line: tuple[Num, Num], level: Num) -> Num:
-        start, slope = line
-        reach = where(slope > 0, whole((level - start) / where(slope > 0, slope, 1.0)), FAR)
-        return where(start >= level, lo, reach)
-
-    begin = minimum(maximum(minimum(first_above(a, bottom), first_above(b, bottom)), lo), maximum(hi, lo))
+def sum_of_max(a: tuple[Num, Num], b: tuple[Num, Num], n: Num) -> Num:
+    """Sum over j = 0 .. n-1 of max(a0 + a1 j, b0 + b1 j) in closed form: one line leads up to where they cross."""
     gap, closing = b[0] - a[0], a[1] - b[1]
     meet = where(closing != 0, gap / where(closing != 0, closing, 1.0), FAR)
-    cut = minimum(maximum(floor(meet) + 1.0, begin), maximum(hi, begin))
-    a_first = a[0] + a[1] * begin >= b[0] + b[1] * begin
-    a_last = a[0] + a[1] * (hi - 1.0) >= b[0] + b[1] * (hi - 1.0)
+    cut = minimum(maximum(floor(meet) + 1.0, 0.0), n)
+    a_first = a[0] >= b[0]
+    a_last = a[0] + a[1] * (n - 1.0) >= b[0] + b[1] * (n - 1.0)
     # without a crossing in range both ends agree and the cut does not matter
-    head = where(a_first, _series(*a, begin, cut), _series(*b, begin, cut))
-    tail = where(a_last, _series(*a, cut, hi), _series(*b, cut, hi))
-    return bottom * maximum(begin - lo, 0.0) + head + tail
+    head = where(a_first, _series(*a, 0.0, cut), _series(*b, 0.0, cut))
+    tail = where(a_last, _series(*a, cut, n), _series(*b, cut, n))
+    return head + tail
 
 
-def _sum_over_chunks(
-    ops_at: Callable[[Num], list[Op]], prefix: Num, chunk: Num, n: Num, breaks: list[Num], join: Join
-) -> Num:
+def _sum_over_chunks(ops_at: Callable[[Num], list[Op]], prefix: Num, chunk: Num, n: Num, breaks: list[Num]) -> Num:
     """Seconds of prefix-dependent kernels over n equal chunks.
 
     Between the prefixes at which a window fills, each kernel's math and memory time are straight lines in the
-    prefix; two evaluations give the line, and the sum is closed.
+    prefix; two evaluations give the line, and the sum of t0 + max + (1 - overlap) min is closed.
     """
     edges: list[Num] = [n * 0.0]
     for at in breaks:
@@ -81,15 +65,23 @@ def _sum_over_chunks(
         start_ops, end_ops = ops_at(prefix + lo * chunk), ops_at(prefix + last * chunk)
         for s, e in zip(start_ops, end_ops, strict=True):
             memory_s, memory_e = s.kv_s + s.weight_s + s.activation_s, e.kv_s + e.weight_s + e.activation_s
-            slope_math, slope_memory = (e.math_s - s.math_s) / span, (memory_e - memory_s) / span
-            count = hi - lo
-            if join == "sum":
-                seconds = _series(s.floor_s + s.math_s + memory_s, slope_math + slope_memory, count * 0.0, count)
-            else:
-                math, memory = (s.math_s, slope_math), (memory_s, slope_memory)
-                seconds = sum_of_max(math, memory, s.floor_s, count * 0.0, count)
+            math = (s.math_s, (e.math_s - s.math_s) / span)
+            memory = (memory_s, (memory_e - memory_s) / span)
+            count = maximum(hi - lo, 0.0)
+            both = _series(s.math_s + memory_s, math[1] + memory[1], 0.0, count)
+            seconds = s.floor_s * count + s.overlap * sum_of_max(math, memory, count) + (1.0 - s.overlap) * both
             total = total + where(hi > lo, seconds, 0.0) * s.count
     return total
+
+
+def _first_hidden(work_at: Callable[[Num], Num], comm_s: Num, n: Num) -> Num:
+    """The first of n chunks behind whose work all communication could hide; work grows with the chunk."""
+    lo, hi = n * 0.0, n
+    for _ in range(14):  # 16,384 chunks
+        mid = floor((lo + hi) / 2.0)
+        short = work_at(mid) < comm_s
+        lo, hi = where(short, minimum(mid + 1.0, hi), lo), where(short, hi, mid)
+    return lo
 
 
 def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
@@ -99,15 +91,17 @@ def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
     over chunks of isl (1 - hit) tokens; stage imbalance = ceil(L/P) P / L.
     Source: LMSYS chunked pipeline (2026-01-15): efficiency M / (P - 1 + M) for equal chunks.
     """
-    join: Join = kinds.join  # type: ignore[assignment]
     layout, p = row.layout, row.layout.pp
     cached = context.prompt * context.prefix_hit
     new = maximum(context.prompt - cached, 1.0)
 
     def chunk_s(chunk: Num, prefix: Num) -> Num:
+        kernels_s, comm = _fixed(row, chunk, kinds)
         tokens = prefill_tokens(layout, chunk)
-        attention = tally(_attention_at(row, tokens, chunk, kinds)(prefix), join)
-        return _fixed_s(row, chunk, attention.total_s, kinds) + attention.total_s
+        work_s = kernels_s + tally(_attention_at(row, tokens, chunk, kinds)(prefix)).total_s
+        if kinds.overlap:
+            comm = exposed(comm, work_s, layout.overlap)
+        return work_s + comm.total_s
 
     if not kinds.chunked:
         chunk = new
@@ -129,10 +123,19 @@ def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
         if len(breaks) == 3:
             lo, hi, extra = breaks
             breaks = [minimum(lo, extra), maximum(lo, minimum(hi, extra)), maximum(hi, extra)]
-        # the first chunk attends least: what hides behind it hides behind every chunk
-        fixed = _fixed_s(row, chunk, tally(ops_at(cached), join).total_s, kinds)
-        total = fixed * whole_chunks + _sum_over_chunks(ops_at, cached, chunk, whole_chunks, breaks, join)
-        last_full = fixed + tally(ops_at(cached + (whole_chunks - 1.0) * chunk), join).total_s
+        kernels_s, comm = _fixed(row, chunk, kinds)
+        comm_s, n = comm.total_s, whole_chunks
+        total = (kernels_s + comm_s) * n + _sum_over_chunks(ops_at, cached, chunk, n, breaks)
+        last_full = kernels_s + comm_s + tally(ops_at(cached + (n - 1.0) * chunk)).total_s
+        if kinds.overlap:
+
+            def work_at(j: Num) -> Num:
+                return kernels_s + tally(ops_at(cached + j * chunk)).total_s
+
+            few = _first_hidden(work_at, comm_s, n)
+            hidden = kernels_s * few + _sum_over_chunks(ops_at, cached, chunk, few, breaks) + comm_s * (n - few)
+            total = total - layout.overlap * hidden
+            last_full = last_full - layout.overlap * minimum(comm_s, work_at(n - 1.0))
         one = maximum(rest, 1.0)
         last = where(rest > 0, chunk_s(one, cached + whole_chunks * chunk), 0.0)
         total = total + last
@@ -140,7 +143,7 @@ def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
         longest = maximum(last_full, last)
         longest = where(layout.dynamic_chunks > 0, total / count, longest)
     tokens = prefill_tokens(layout, chunk)
-    head = op_parts(head_op("prefill", row.model, row.machine, layout, tokens), join).total_s
-    hops = tally([hop_op("prefill", row.model, row.machine, layout, tokens)], join).total_s
+    head = op_parts(head_op("prefill", row.model, row.machine, layout, tokens)).total_s
+    hops = tally([hop_op("prefill", row.model, row.machine, layout, tokens)]).total_s
     stage = stage_share(row.model, layout) * p
     return (total + (p - 1.0) * longest) / p * stage + hops + head + row.machine.host_s

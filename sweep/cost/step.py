@@ -16,7 +16,7 @@ from sweep.cost.collectives import pipeline_hop
 from sweep.cost.ffn import ffn_ops, layer_collectives
 from sweep.cost.gemm import gemm
 from sweep.cost.memory import gpus, stage_share
-from sweep.cost.ops import Join, Op, Parts, Phase, kernel, op_parts, tally
+from sweep.cost.ops import Op, Parts, Phase, kernel, op_parts, tally
 from sweep.cost.tokens import decode_tokens, microbatches
 from sweep.machine import MESSAGE_BYTES, Machine
 from sweep.point import Kinds, Layout, Model, Num, Tokens
@@ -123,28 +123,27 @@ def load_step(row: Row, batch: Num, drafted: Num, kinds: Kinds) -> LoadStep:
         drafted: drafted tokens per request that this step verifies.
         kinds: what occurs among the points evaluated together.
     """
-    join: Join = kinds.join  # type: ignore[assignment]
     tokens = step_tokens(row.layout, batch, drafted, kinds)
-    layers = tally(layer_kernels("decode", row, tokens, kinds), join)
+    layers = tally(layer_kernels("decode", row, tokens, kinds))
     comm_ops = layer_comm("decode", row, tokens, kinds)
     layers = layers + Parts(latency_s=row.model.n_layers * row.machine.layer_s)
     exchange, comm = Parts(), Parts()
     if kinds.two_batch:
-        exchange = tally([op for op in comm_ops if op.name in EXCHANGES], join)
+        exchange = tally([op for op in comm_ops if op.name in EXCHANGES])
         comm_ops = [op for op in comm_ops if op.name not in EXCHANGES]
     if kinds.overlap or kinds.hop_b or kinds.two_batch:
         if kinds.hop_b:  # the Helix all-to-all is paid with the attention it hides behind
             hidden = helix_exchange("decode", row.model, row.machine, row.layout, tokens, kinds)
             comm_ops = comm_ops[len(hidden) :]
-        comm = tally(comm_ops, join)
+        comm = tally(comm_ops)
     else:
-        layers = layers + tally(comm_ops, join)
+        layers = layers + tally(comm_ops)
     return LoadStep(
         layers=layers,
         comm=comm,
         exchange=exchange,
-        head=op_parts(head_op("decode", row.model, row.machine, row.layout, tokens), join),
-        hop=tally([hop_op("decode", row.model, row.machine, row.layout, tokens)], join),
+        head=op_parts(head_op("decode", row.model, row.machine, row.layout, tokens)),
+        hop=tally([hop_op("decode", row.model, row.machine, row.layout, tokens)]),
     )
 
 
@@ -160,13 +159,12 @@ def hop_b_exposed(requests: Num, attention_s: Num, comm_s: Num) -> Num:
 
 def _hop_b(row: Row, tokens: Tokens, attention: list[Op], kinds: Kinds) -> tuple[Parts, Parts]:
     """Helix exchange of all layers: what HOP-B leaves of it, and all of it where HOP-B is off."""
-    join: Join = kinds.join  # type: ignore[assignment]
     exchanges = helix_exchange("decode", row.model, row.machine, row.layout, tokens, kinds)
     kernels = [op for op in attention if op.name == "attention"]
     on = row.layout.hop_b > 0
     left, untouched = Parts(), Parts()
     for kernel_op, comm_op in zip(kernels, exchanges, strict=True):  # both list full, window, MLA
-        a, c = op_parts(kernel_op, join), op_parts(comm_op, join)
+        a, c = op_parts(kernel_op), op_parts(comm_op)
         each = tokens.requests
         seconds = hop_b_exposed(each, a.total_s / each, c.total_s / each)
         share = where(on, seconds / where(c.total_s > 0, c.total_s, 1.0), 0.0)
@@ -187,10 +185,9 @@ def one_pass(row: Row, load: LoadStep, batch: Num, drafted: Num, context: Num, k
 
     HOP-B and two-batch overlap hide their own messages; of all others a share hides behind the kernels.
     """
-    join: Join = kinds.join  # type: ignore[assignment]
     tokens = step_tokens(row.layout, batch, drafted, kinds)
     attention = decode_attention(row.model, row.machine, row.layout, tokens, context, kinds)
-    kernels = load.layers + tally(attention, join)
+    kernels = load.layers + tally(attention)
     if not (kinds.overlap or kinds.hop_b or kinds.two_batch):
         return kernels
     work_s, total, rest = kernels.total_s, kernels, load.comm

@@ -127,9 +127,9 @@ def numbers() -> Iterator[None]:
         yield
 
 
-def all_kinds(join: str = "max") -> Kinds:
+def all_kinds() -> Kinds:
     """Every kind, none left out."""
-    return dataclasses.replace(Kinds(), join=join)
+    return Kinds()
 
 
 @dataclasses.dataclass(frozen=True)

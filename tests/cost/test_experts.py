@@ -10,7 +10,7 @@ import pytest
 from sweep.cost.ffn import distinct_experts, distinct_experts_skewed, distinct_ranks, ffn_ops, held_experts
 from sweep.cost.ops import Op
 from sweep.cost.tokens import decode_tokens
-from sweep.imbalance import load_imbalance, zipf_shares
+from sweep.imbalance import load_imbalance, unbalanced, zipf_shares
 from tests.cost import points
 from tests.cost.points import MOE
 
@@ -86,7 +86,7 @@ def test_the_slowest_gpu() -> None:
     assert uneven.flops == pytest.approx(1.11 * even.flops)
     assert uneven.weight_bytes == pytest.approx(even.weight_bytes)
     unbalanced = ops(4096, "measured", dpa=8, ep=8, balanced=0.0)["experts_down"]
-    assert unbalanced.m == pytest.approx(2.5 * even.m)
+    assert unbalanced.m == pytest.approx((1 + points.machine("measured").imbalance_off) * even.m)
     assert ops(4096, "measured", tpa=8)["experts_down"].m == pytest.approx(ops(4096, tpa=8)["experts_down"].m)
 
 
@@ -129,3 +129,14 @@ def test_imbalance_by_hand() -> None:
 def test_few_tokens_are_less_even() -> None:
     few, many = (load_imbalance(64, 4, 8, 0.0, tokens=t, placements=500) for t in (16, 16_384))
     assert many < 0.05 < few
+
+
+def test_unbalanced_layouts_pay_the_simulated_excess() -> None:
+    """Only layouts that do not balance, only with experts spread, each model by its own experts."""
+    n_experts, top_k = np.array([0.0, 64.0, 256.0]), np.array([0.0, 4.0, 8.0])
+    ep, skew, balanced = np.array([1.0, 8.0, 8.0, 32.0]), np.zeros(4), np.array([0.0, 1.0, 0.0, 0.0])
+    found = unbalanced(n_experts, top_k, ep, skew, balanced)
+    table = found.excess[found.of_model][:, found.of_layout]
+    assert (table[0] == 0).all() and (table[:, 0] == 0).all() and (table[:, 1] == 0).all()
+    assert 0 < table[2, 2] < table[2, 3] and 1.2 <= table[2, 3] <= 1.9  # TensorRT-LLM wide EP: 1.2 to 1.9 at EP32
+    assert table[1, 3] > table[1, 2] > 0

@@ -52,8 +52,13 @@ def test_bytes_and_time(
     math_s = 2 * 96 * 4096 * 1024 / flops_per_s
     memory_s = (4096 * 1024 * b + 96 * 1024 * a + 96 * 4096 * c) / 4e12
     assert op.math_s == pytest.approx(math_s, rel=1e-12)
-    assert kernel_parts(op, "max").total_s == pytest.approx(max(math_s, memory_s), rel=1e-12)
-    assert kernel_parts(op, "sum").total_s == pytest.approx(math_s + memory_s, rel=1e-12)
+    longer, shorter = max(math_s, memory_s), min(math_s, memory_s)
+    assert kernel_parts(op).total_s == pytest.approx(longer, rel=1e-12)
+    for overlap in (0.0, 0.75):
+        shown = kernel_parts(dataclasses.replace(op, overlap=overlap, floor_s=2e-6))
+        assert shown.total_s == pytest.approx(2e-6 + longer + (1 - overlap) * shorter, rel=1e-12)
+        assert shown.latency_s == 2e-6
+        assert max(shown.math_s, shown.weight_s + shown.activation_s) == pytest.approx(longer, rel=1e-12)
 
 
 def test_groups_multiply_everything() -> None:

@@ -26,7 +26,7 @@ def times(values: dict[str, Any], batch: float = 64.0, **layout: Any) -> tuple[f
         ops += decode_attention(row.model, row.machine, row.layout, tokens, S, kinds)
         found: dict[str, float] = {"work": 0.0}
         for op in ops:
-            seconds = float(op_parts(op, "max").total_s * op.count)
+            seconds = float(op_parts(op).total_s * op.count)
             name = op.name if op.comm_bytes > 0 else "work"
             found[name] = found.get(name, 0.0) + seconds
             if op.name == "attention":

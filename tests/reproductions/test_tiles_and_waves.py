@@ -101,7 +101,7 @@ def test_steps_with_four_large_tiles(m: int, step: float) -> None:
 @pytest.mark.parametrize(("m", "step"), STEPS)
 def test_steps_of_the_measured_preset(m: int, step: float, precision: str) -> None:
     """Small tiles at their own, lower rate do not hide the steps (seconds of math)."""
-    math_s = []
+    math_s, whole_s = [], []
     for rows in (m, m + 1):
         e = point(
             f"model=dense model.d_model=8192 model.n_heads=64 model.d_ff=4096 precision={precision}",
@@ -110,9 +110,12 @@ def test_steps_of_the_measured_preset(m: int, step: float, precision: str) -> No
         (op,) = [r for r in e.ops if r["op"] == "ffn_up_gate" and r["phase"] == "decode"]
         assert (op["m"], op["n"], op["k"]) == (rows, 8192, 8192)
         math_s.append(op["math_s"])
+        whole_s.append(op["time_s"])
     assert math_s[1] / math_s[0] == about(step, 5e-3)
     if m == 512:
         assert 1.3 <= math_s[1] / math_s[0] <= 2.0
+        if precision == "bf16":  # narrow formats add their memory time and floor, which thins the step: 1.26 and 1.18
+            assert 1.3 <= whole_s[1] / whole_s[0] <= 2.0
 
 
 def test_small_tiles_at_full_rate_would_hide_the_step() -> None:
