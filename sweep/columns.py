@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from sweep.point import RECORDS
 
@@ -101,8 +100,3 @@ def axis_metadata(key: str) -> dict[str, str]:
 def unit_of(name: str) -> str:
     """Unit of any column."""
     return BY_NAME[name].unit if name in BY_NAME else axis_metadata(name)["unit"]
-
-
-def dictionary() -> list[dict[str, Any]]:
-    """The data dictionary: name, unit, meaning of each column."""
-    return [{"column": c.name, "unit": c.unit, "meaning": c.doc} for c in COLUMNS]

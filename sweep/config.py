@@ -222,12 +222,7 @@ def check_value(group: str, key: str, value: Any) -> Any:
 
 
 def check_hardware(values: Mapping[str, Any], name: str) -> None:
-    """Refuse a sparse peak given as a dense one: twice the step that the format's width explains.
-
-    Halving the width at most quadruples the dense rate of any machine in the catalogue (fp8 over bf16 of some
-    inference parts is more, so only an fp4 or fp8 figure that is a sparse quote of the same machine's own dense one
-    would be suspicious); what is certain is that wider math is never faster.
-    """
+    """Refuse a sparse peak given as a dense one where it shows: wider math is never faster than narrower."""
     order = ("fp32_flops", "bf16_flops", "fp8_flops", "fp4_flops")
     given = [(k, values[k]) for k in order if values.get(k) is not None]
     for (wide, slow), (narrow, fast) in itertools.pairwise(given):

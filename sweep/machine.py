@@ -7,7 +7,6 @@ these numbers and knows nothing of format names.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -286,18 +285,3 @@ def resolve(
     )
     unknown = tuple(key for key in ("hbm_bytes", "hbm_bytes_per_s") if getattr(hardware, key) is None)
     return Resolved(machine=machine, unknown=unknown, no_format=missing_math)
-
-
-def flatten(machine: Machine) -> dict[str, float]:
-    """All numbers of a machine by path, for comparisons and provenance."""
-    flat: dict[str, float] = {}
-    for f in dataclasses.fields(machine):
-        value = getattr(machine, f.name)
-        if dataclasses.is_dataclass(value):
-            flat.update({f"{f.name}.{k}": v for k, v in dataclasses.asdict(value).items()})  # type: ignore[arg-type]
-        elif isinstance(value, tuple):
-            for i, tile in enumerate(value):
-                flat.update({f"{f.name}.{i}.{k}": v for k, v in dataclasses.asdict(tile).items()})
-        else:
-            flat[f.name] = value
-    return flat

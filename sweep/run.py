@@ -32,9 +32,10 @@ from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
-from sweep.space import REASON_BIT, Axis, Space, build, filters, kinds, row_reasons
+from sweep.space import REASON_BIT, Space, build, filters, kinds, row_reasons
 
-BLOCK_POINTS = 1 << 19
+BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
+BLOCK_LOADS = 1 << 16
 CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
 DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
@@ -287,7 +288,8 @@ class Run:
         self.counts = Counts()
         self.kinds = kinds(plan.space)
         self.accuracy_label = accuracy.label(plan.study.accuracy)
-        self.block_rows = int(min(max(BLOCK_POINTS // plan.space.per_row, 16), max(plan.space.n_rows, 1)))
+        block = min(BLOCK_POINTS // plan.space.per_row, BLOCK_LOADS // len(plan.space.batch))
+        self.block_rows = int(min(max(block, 16), max(plan.space.n_rows, 1)))
         self.part_rows = max(plan.study.store.part_rows // plan.space.per_row, 1)
         self.block_rows = min(self.block_rows, self.part_rows)  # a part is a whole number of blocks
         self.part_rows = -(-self.part_rows // self.block_rows) * self.block_rows
@@ -855,8 +857,3 @@ def check_disk(plan: Plan, directory: Path) -> None:
             f"store.rows={plan.rows}: {rows:,} rows need about {need / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free; "
             "nearest: store.rows=frontier, store.axes=false"
         )
-
-
-def axis_of(space: Space, key: str) -> Axis | None:
-    """The axis that decides a key."""
-    return next((a for a in space.axes if key in a.columns), None)

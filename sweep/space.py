@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from sweep import expr
@@ -22,7 +23,7 @@ from sweep.config import Record, Study, as_record, check_value
 from sweep.cost.memory import count_params
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
-from sweep.machine import Machine, Resolved, resolve
+from sweep.machine import Machine, Resolved, Tile, resolve
 from sweep.point import RECORDS, Context, Kinds, Layout, Model, names
 
 REASON_BIT = {name: 1 << i for i, name in enumerate(REASONS)}
@@ -91,10 +92,6 @@ class Space:
         rest, i_layout = np.divmod(rows, self.n_layouts)
         i_model, i_machine = np.divmod(rest, len(self.machines))
         return i_model.astype(np.int32), i_machine.astype(np.int32), i_layout.astype(np.int32)
-
-    def columns_of(self, point_id: np.ndarray) -> dict[str, np.ndarray]:
-        """Axis columns of points, from their index alone."""
-        return decode(self.axes, point_id)
 
 
 def decode(axes: Sequence[Axis], point_id: np.ndarray) -> dict[str, np.ndarray]:
@@ -759,14 +756,10 @@ def filters(space: Space) -> Filters:
 
 def machine_arrays(space: Space) -> Machine:
     """The machines as one record of arrays."""
-    import jax
-
     machines = [r.machine for r in space.machines]
     n_tiles = max(len(m.tiles) for m in machines)
-    if n_tiles:  # presets with fewer tiles repeat their last; without tiles a 1 x 1 tile is exact
-        from sweep.machine import Tile
-
-        unit = (Tile(m=1.0, n=1.0, rate=1.0),)
+    if n_tiles:  # presets with fewer tiles repeat their last; without any, a tile that costs nothing leaves the FLOPs
+        unit = (Tile(m=1.0, n=1.0, rate=1e30),)
         padded = []
         for m in machines:
             own = m.tiles or unit

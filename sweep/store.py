@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from sweep.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, axis_metadata
 from sweep.cost.result import BOUNDS, REASONS
 from sweep.errors import BadInput, closest
-from sweep.space import Axis, Space, decode
+from sweep.space import Axis, Space
 
 PREFIX = "codesign."
 
@@ -316,12 +316,6 @@ def with_axes(frame: pl.LazyFrame, axes: Sequence[Axis]) -> pl.LazyFrame:
             expressions.append(pl.lit(column).gather(digit).alias(key))
         stride *= axis.size
     return frame.with_columns(list(reversed(expressions)))
-
-
-def add_axes(frame: pl.DataFrame, axes: Sequence[Axis]) -> pl.DataFrame:
-    """The same for a frame in memory."""
-    columns = decode(axes, frame["point_id"].to_numpy())
-    return frame.with_columns(pl.Series(k, v.tolist(), strict=False) for k, v in columns.items())
 
 
 def manifest(path: Path) -> dict[str, Any]:

@@ -194,3 +194,25 @@ def test_mixed_grids(seed: int, overrides: list[str]) -> None:
         ]
     )
     assert compare(make_study("grid=none", "efficiency=ideal", hardware, *overrides, *load), 150, seed) == 150
+
+
+def test_presets_do_not_mix_in_one_grid() -> None:
+    """An axis of efficiencies gives each preset what a grid of its own would: tiles and floors stay with their preset."""
+    words = [
+        "grid=none",
+        "grid.model=[deepseek_v3]",
+        "hardware=gb300_nvl72",
+        "grid.layout={gpus: [16], dpa: [16], ep: [8, 16]}",
+    ]
+    words.append("grid.workload={batch: [3, 100, 3000], context: [4096]}")
+
+    def columns(*more: str) -> dict[str, np.ndarray]:
+        plan = run.plan(make_study(*words, *more))
+        return run.Run(plan, Path("unused"), config_yaml="").full_columns(np.arange(plan.space.n_rows))
+
+    both = columns("grid.efficiency=[ideal, measured]")
+    n_layouts = 2
+    for i, name in enumerate(("ideal", "measured")):
+        alone = columns(f"efficiency={name}")
+        for key in ("tpot_s", "ttft_s", "held_bytes", "math_s", "latency_s"):
+            assert np.allclose(both[key][i * n_layouts : (i + 1) * n_layouts], alone[key], rtol=2e-6), (name, key)

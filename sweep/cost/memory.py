@@ -11,7 +11,7 @@ from sweep.cost.attention import cache_token_bytes, full_heads, mla_layers, outp
 from sweep.cost.ffn import dense_width, held_experts
 from sweep.cost.tokens import stage_gpus
 from sweep.machine import Machine
-from sweep.point import Context, Layout, Model, Num, Tokens
+from sweep.point import Layout, Model, Num, Tokens
 
 ACTIVATION_BYTES = 4.0 * 2.0  # bytes per element of the residual stream that are alive: four tensors of bf16
 EXTRA_BYTES = 2.0  # biases, norms and small mixers stay bf16
@@ -165,11 +165,6 @@ def max_batch(weights: Num, per_request: Num, model: Model, machine: Machine, la
     room = machine.hbm_bytes - weights - machine.reserve_bytes
     each = per_request + ACTIVATION_BYTES * model.d_model * (1.0 + model.n_draft)
     return layout.dpa * maximum(floor(room / each), 0.0)
-
-
-def longest_context(context: Context) -> Num:
-    """The context that capacity must hold."""
-    return context.longest
 
 
 def gpus(layout: Layout) -> Num:
