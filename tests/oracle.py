@@ -74,31 +74,25 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-# The roofline itself. A measured-like preset is a dictionary with some of these keys replaced (nested ones merged).
-# `t0_s` of a kernel class is its floor, `t0_s` of a collective is paid once per level (inside, between domains).
-# Tile, wave and ramp terms are off in every preset of this file; they would multiply `math` in `gemm`.
+# The roofline itself, in the form of a preset file. Kernel constants may hold a dictionary per math unit on top.
+_PLAIN = {"math": 1.0, "read": 1.0, "write": 1.0, "t0_s": 0.0, "overlap": 1.0, "ramp_k": 0.0, "ramp_n": 0.0}
+_WIRE = {"share": 1.0, "t0_s": 0.0, "t0_rank_s": 0.0, "scaleout_share": 1.0, "scaleout_t0_s": 0.0}
 IDEAL: dict[str, Any] = {
-    "join": "max",
-    "gemm": {"math": 1.0, "read": 1.0, "write": 1.0, "t0_s": 0.0},
-    "grouped": {"math": 1.0, "read": 1.0, "write": 1.0, "t0_s": 0.0},
-    "attention": {"math": 1.0, "read": 1.0, "write": 1.0, "t0_s": 0.0},
-    "prefill_attention": {"math": 1.0, "read": 1.0, "write": 1.0, "t0_s": 0.0},
-    "link": 1.0,
-    "scaleout": 1.0,
-    "collective_t0_s": {
-        "all_reduce": 0.0,
-        "all_gather": 0.0,
-        "reduce_scatter": 0.0,
-        "all_to_all": 0.0,
-        "dispatch": 0.0,
-        "combine": 0.0,
-        "pipeline_hop": 0.0,
-    },
+    "math": 1.0,
+    "memory": 1.0,
+    "floor": 1.0,
+    "floor_link": 1.0,
+    "tiles": [],
+    "kernels": {kind: _PLAIN for kind in ("gemm", "experts", "attention", "mla", "prefill", "state")},
+    "links": {kind: _WIRE for kind in ("reduce", "exchange", "experts", "hop")},
     "layer_s": 0.0,
     "host_s": 0.0,
+    "request_s": 0.0,
+    "elementwise": 0.0,
     "reserve_fraction": 0.0,
-    "imbalance": 1.0,
+    "imbalance": 0.0,
 }
+LINK_OF = {"all_to_all": "exchange", "dispatch": "experts", "combine": "experts", "pipeline_hop": "hop"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -190,12 +184,7 @@ class Point:
         self.prec = record("precision", precision)
         self.lay = lay = record("layout", layout)
         self.load = record("workload", workload)
-        self.eff: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in IDEAL.items()}
-        for key, value in (efficiency or {}).items():
-            if isinstance(value, dict):
-                self.eff[key].update(value)
-            else:
-                self.eff[key] = value
+        self.eff: dict[str, Any] = efficiency or IDEAL
         self.reasons: set[str] = set()
 
         # --- model (section 1)
@@ -290,7 +279,7 @@ class Point:
         self.out_b = bytes_of(self.prec.output)
         self.w_attn = self.prec.weights_attn or self.prec.weights
         self.w_ffn = self.prec.weights_ffn or self.prec.weights
-        self.imbalance = float(self.eff["imbalance"]) if self.ep > 1 else 1.0
+        self.imbalance = 1.0 + float(self.eff["imbalance"]) if self.ep > 1 else 1.0
 
     # --- figures
 
@@ -318,6 +307,28 @@ class Point:
         wider = acts if FORMATS[acts][2] > FORMATS[weights][2] else weights
         return self.peak(FORMATS[wider][3])
 
+    def gemm_unit(self, which: str) -> str:
+        """The unit that a GEMM of one kind of weights runs on, bf16 where the machine lacks it."""
+        weights = {"attn": self.w_attn, "ffn": self.w_ffn, "head": self.prec.head}[which]
+        acts = self.prec.activations
+        wider = acts if FORMATS[weights][3] is None or FORMATS[acts][2] > FORMATS[weights][2] else weights
+        unit = FORMATS[wider][3] or "bf16"
+        return unit if getattr(self.hw, f"{unit}_flops") is not None else "bf16"
+
+    def attention_unit(self) -> str:
+        """fp8 or bf16, as `attention_peak`."""
+        return "fp8" if FORMATS[self.prec.kv][2] <= 8 and self.hw.fp8_flops is not None else "bf16"
+
+    def constants(self, kind: str, unit: str) -> dict[str, float]:
+        """What a kind of kernel reaches on a unit: shares of the peaks, and its floor in seconds."""
+        own = self.eff["kernels"][kind]
+        flat = {k: v for k, v in own.items() if not isinstance(v, dict)} | own.get(unit, {})
+        flat["math"] *= self.eff["math"]
+        flat["read"] *= self.eff["memory"]
+        flat["write"] *= self.eff["memory"]
+        flat["t0_s"] *= self.eff["floor"]
+        return dict(flat)
+
     def attention_peak(self) -> float:
         """fp8 where the cache has 8-bit elements or narrower and the machine computes in fp8, else bf16."""
         # CHOICE: block scales do not make an 8-bit cache wider than 8 bits.
@@ -343,16 +354,20 @@ class Point:
             per_flop += (1.0 - q) / self.peak("bf16")
         return per_flop
 
-    def link_bw(self) -> float:
+    def wire(self, op: str) -> dict[str, float]:
+        """Constants of the link that a collective uses."""
+        return dict(self.eff["links"][LINK_OF.get(op, "reduce")])
+
+    def link_bw(self, op: str) -> float:
         """The scale-up link; without one, the link to the host."""
         rate = self.hw.link_bytes_per_s
-        return self.figure(self.hw.host_link_bytes_per_s if rate is None else rate) * self.eff["link"]
+        return self.figure(self.hw.host_link_bytes_per_s if rate is None else rate) * self.wire(op)["share"]
 
-    def scaleout_bw(self) -> float:
+    def scaleout_bw(self, op: str) -> float:
         """The network between domains."""
         if self.hw.scaleout_bytes_per_s is None:
             self.reasons.add("over_domain")  # CHOICE: both reasons, the group is too large and the figure is missing
-        return self.figure(self.hw.scaleout_bytes_per_s) * self.eff["scaleout"]
+        return self.figure(self.hw.scaleout_bytes_per_s) * self.wire(op)["scaleout_share"]
 
     # --- operations
 
@@ -369,30 +384,25 @@ class Point:
         act_read: float = 0.0,
         write: float = 0.0,
         kind: str = "gemm",
+        unit: str = "bf16",
+        tiled_flops: float = 0.0,
         crossover: float | None = None,
     ) -> dict[str, Any]:
         """Time of one kernel, and its share-out (sections 2 and 8)."""
-        eff = self.eff[kind]
-        t_math = flops * per_flop / eff["math"] if flops else 0.0
+        eff = self.constants(kind, unit)
+        t_math = larger(flops, tiled_flops) * per_flop / eff["math"] if flops else 0.0
         read = weight + kv + act_read
         t_mem = read / (self.bw * eff["read"]) + write / (self.bw * eff["write"])
-        parts = dict.fromkeys(PARTS, 0.0)
-        byte_parts = {
-            "weight_read": weight / (self.bw * eff["read"]),
-            "kv_read": kv / (self.bw * eff["read"]),
-            "activation": act_read / (self.bw * eff["read"]) + write / (self.bw * eff["write"]),
+        shown_math, shown_mem = (1.0, 1.0 - eff["overlap"]) if t_math >= t_mem else (1.0 - eff["overlap"], 1.0)
+        parts = {
+            "math": t_math * shown_math,
+            "weight_read": weight / (self.bw * eff["read"]) * shown_mem,
+            "kv_read": kv / (self.bw * eff["read"]) * shown_mem,
+            "activation": (act_read / (self.bw * eff["read"]) + write / (self.bw * eff["write"])) * shown_mem,
+            "comm": 0.0,
+            "latency": eff["t0_s"],
         }
-        if self.eff["join"] == "sum":
-            joined = t_math + t_mem
-            parts.update(byte_parts, math=t_math)
-        else:
-            joined = larger(t_math, t_mem)
-            if t_math >= t_mem:
-                parts["math"] = t_math
-            else:
-                parts.update(byte_parts)
-        time = larger(eff["t0_s"], joined)
-        parts["latency"] = time - joined
+        time = sum(parts.values())
         return {
             "op": op,
             "count": count,
@@ -438,12 +448,24 @@ class Point:
             (m, n, k),
             flops=2.0 * m * n * k * times,
             per_flop=per_flop,
+            tiled_flops=self.tiled(m, n, k, times),
+            unit=self.gemm_unit(which),
             weight=n * k * w * times,
             act_read=m * k * self.act_b * times,
             write=m * n * self.out_b * times,
             kind=kind,
             crossover=cross,
         )
+
+    def tiled(self, m: float, n: float, k: float, times: float) -> float:
+        """FLOPs that the fastest tile makes of a GEMM: whole tiles in whole waves; fewer tiles than SMs split K."""
+        best = math.inf
+        sms = float(self.hw.n_sm or 1)
+        for rows, columns, rate in self.eff["tiles"]:
+            waves = math.ceil((m - 0.5) / rows) * math.ceil((n - 0.5) / columns) * times / sms
+            waves = waves if waves < 1 else math.ceil(waves - 1e-3)
+            best = min(best, 2.0 * k * rows * columns * sms * waves / rate)
+        return best if best < math.inf else 0.0
 
     def message(
         self,
@@ -458,7 +480,7 @@ class Point:
         """A collective of `m` bytes over `n` GPUs (section 5); None for a group of one."""
         if n <= 1:
             return None
-        t0 = self.eff["collective_t0_s"][op]
+        wire, slow = self.wire(op), self.eff["floor_link"]
         n_in = max(1.0, min(n, self.domain / stride))
         n_out = n / n_in
         sent_in = sent_out = 0.0
@@ -471,13 +493,18 @@ class Point:
             if pattern == "all_reduce" and self.hw.in_network_reduce and n_in > 1:
                 sent_in = m  # CHOICE: the switches of the scale-up domain reduce, not those between domains
             sent_out = passes * (m / n_in) * (n_out - 1.0) / n_out
-        seconds, latency = 0.0, 0.0
+        seconds = 0.0
+        latency = (wire["t0_s"] + wire["t0_rank_s"] * min(n, 16.0)) * slow
         if n_in > 1:
-            seconds += sent_in / self.link_bw()
-            latency += t0
+            seconds += sent_in / self.link_bw(op)
         if n > n_in:
-            seconds += sent_out / self.scaleout_bw()
-            latency += t0
+            seconds += sent_out / self.scaleout_bw(op)
+            latency += wire["scaleout_t0_s"]
+        if pattern == "all_reduce" and n <= n_in:  # everybody sends everything, where that is faster
+            once = m * (n - 1.0) / self.link_bw(op)
+            start = wire.get("one_shot_s", wire["t0_s"]) + wire.get("one_shot_rank_s", wire["t0_rank_s"]) * min(n, 16.0)
+            if once + start * slow < seconds + latency:
+                return self.sent(op, count, m * (n - 1.0), once, start * slow, hidden)
         return self.sent(op, count, sent_in + sent_out, seconds, latency, hidden)
 
     def sent(
@@ -499,8 +526,11 @@ class Point:
         if self.pp <= 1:
             return None
         m = tokens * self.d * ACT
-        bw = self.link_bw() if self.gpus <= self.domain else self.scaleout_bw()
-        return self.sent("pipeline_hop", self.pp - 1.0, m, m / bw, self.eff["collective_t0_s"]["pipeline_hop"])
+        op, wire = "pipeline_hop", self.wire("pipeline_hop")
+        inside = self.gpus <= self.domain
+        bw = self.link_bw(op) if inside else self.scaleout_bw(op)
+        latency = wire["t0_s"] * self.eff["floor_link"] + (0.0 if inside else wire["scaleout_t0_s"])
+        return self.sent(op, self.pp - 1.0, m, m / bw, latency)
 
     # --- layers
 
@@ -590,7 +620,8 @@ class Point:
             kv=requests * (cached / self.kvp) * per_token,
             act_read=tokens * heads * q_width * self.act_b,
             write=tokens * heads * v_width * self.out_b + requests * new * per_token / self.kvp,
-            kind="prefill_attention" if prefill else "attention",
+            kind="prefill" if prefill else ("mla" if self.mla and kind == "full" else "attention"),
+            unit=self.attention_unit(),
         )
         out.append(attention)
 
@@ -640,7 +671,8 @@ class Point:
                 per_flop=1.0 / self.attention_peak(),
                 kv=requests * (cached / self.kvp) * self.index_bytes(),
                 write=requests * new * self.index_bytes() / self.kvp,
-                kind="attention" if prefix is None else "prefill_attention",
+                kind="attention" if prefix is None else "prefill",
+                unit=self.attention_unit(),
             ),
         ]
 
@@ -662,7 +694,7 @@ class Point:
                 per_flop=0.0,
                 kv=state,
                 write=state,
-                kind="attention",
+                kind="state",
             )
         )
         if m.linear_out_width > 0:
@@ -725,8 +757,9 @@ class Point:
             ranks = self.ep * (1.0 - (1.0 - 1.0 / self.ep) ** k)
             send_b = bytes_of(self.prec.dispatch or self.prec.activations)
             back_b = bytes_of(self.prec.combine)
-            # CHOICE: what arrives is the literal T distinct_ranks / ep, not rounded, in the format that travelled.
-            arrived = T * ranks / self.ep * d_in
+            # CHOICE: what arrives is the literal T distinct_ranks / ep, not rounded, in the format that travelled; the
+            # slowest GPU gets as much more of it as of tokens.
+            arrived = T * ranks / self.ep * d_in * self.imbalance
             to_rank = own_tokens * ranks * d_in * self.imbalance
             if self.dpa > 1:
                 ops.append(self.message(
@@ -737,8 +770,8 @@ class Point:
             per_expert = T * k / hit * self.imbalance
             width = m.d_expert / self.tpf
             run = hit / self.ep
-            ops.append(self.gemm("experts_up_gate", count, per_expert, self.ups * width, d_in, "ffn", run, "grouped"))
-            ops.append(self.gemm("experts_down", count, per_expert, d_in, width, "ffn", run, "grouped"))
+            ops.append(self.gemm("experts_up_gate", count, per_expert, self.ups * width, d_in, "ffn", run, "experts"))
+            ops.append(self.gemm("experts_down", count, per_expert, d_in, width, "ffn", run, "experts"))
             if self.dpa > 1:
                 ops.append(self.message("reduce_scatter", "reduce_scatter", count, arrived * back_b, self.tpf))
                 ops.append(self.message(
@@ -752,6 +785,12 @@ class Point:
             ffns = min(self.L, self.n_dense + self.n_moe)
             over = self.tpa if self.lay.ffn_tied else self.N
             ops.append(self.message("all_reduce", "all_reduce", ffns, T * self.d * ACT, over))
+        if self.eff["elementwise"] > 0:
+            moved = tokens * self.d * ACT * self.eff["elementwise"] / 2.0
+            none = (None, None, None)
+            ops.append(self.kernel(
+                "elementwise", self.L, none, flops=0.0, per_flop=0.0, act_read=moved, write=moved, kind="state"
+            ))  # fmt: skip
         return [op for op in ops if op is not None and op["count"] > 0]
 
     def lm_head(self, m: float) -> dict[str, Any]:
@@ -812,7 +851,7 @@ class Point:
         through = t_layers + (self.pp - 1.0) * t_hop + t_head
         slowest = t_layers * ceil(self.L / self.pp) / self.L + t_head / self.pp
         parts["latency"] += larger(through, self.mb * (slowest + t_hop)) - through
-        parts["latency"] += self.eff["host_s"]
+        parts["latency"] += self.eff["host_s"] + ceil(self.B / self.dpa) * self.eff["request_s"]
         ops = [*ops, head]
         if hop:
             ops.append(hop)
