@@ -35,6 +35,7 @@ from typing import IO, Any, NoReturn
 import polars as pl
 from omegaconf import OmegaConf
 
+from pipelines._app import said
 from sweep import store
 from sweep.columns import BY_NAME, axis_metadata
 from sweep.config import conf_dir, plain
@@ -124,11 +125,8 @@ class Stored:
     @cached_property
     def overrides(self) -> dict[str, str]:
         """What was said on its command line."""
-        words = _yaml(self.path / ".hydra" / "overrides.yaml", list)
-        file = self.path / "overrides.txt"
-        if not words and file.is_file():
-            words = file.read_text().splitlines()
-        pairs = [str(word).lstrip("+~").partition("=") for word in words if str(word).strip()]
+        words = said([str(word) for word in _yaml(self.path / ".hydra" / "overrides.yaml", list)])
+        pairs = [word.lstrip("+~").partition("=") for word in words if word.strip()]
         return {key.partition("@")[0]: value for key, _, value in pairs}
 
     @cached_property

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from omegaconf import OmegaConf
 
 from pipelines import _app
 from sweep import run, store
@@ -117,8 +118,10 @@ def task(job: _app.Job) -> int:
         reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
         result = run.Run(plan, directory, config_yaml=job.config_yaml, report=reporter).execute()
         frontier, manifest = result.frontier, result.manifest
-        overrides = directory / "overrides.txt"
-        store.write_atomic(overrides, "\n".join(job.overrides) + "\n")
+        if job.directory is None:  # a multirun's jobs have it from Hydra
+            (directory / ".hydra").mkdir(exist_ok=True)
+            store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
+            store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
     report = None
     if job.options.get("report", True):
         report = write_report(
