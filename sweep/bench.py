@@ -54,6 +54,7 @@ CORE = (
 PARTS = frozenset({"math_s", "weight_read_s", "kv_read_s", "activation_s", "comm_s", "latency_s"})
 CHUNK_POINTS = 1 << 14  # of the NumPy version: what it keeps stays in the cache
 PART_ROWS = 1 << 19
+SIZED_PARTS = 2
 BLOCKS = 4
 ROUNDS = 3
 EXPONENTIALS = 8  # per element, so that arithmetic and not memory is timed
@@ -439,11 +440,11 @@ def parquet_rate(plan: Plan, *, axes: bool, budget_s: float, config_yaml: str = 
         watch = _Watch(started=time.perf_counter(), budget_s=budget_s)
         with contextlib.suppress(_EnoughError):
             Run(plan, directory, config_yaml=config_yaml, report=watch).stored()
-        parts = list((directory / "points").glob("[!.]*.parquet"))
-        rows = sum(pq.read_metadata(part).num_rows for part in parts)
-        size = sum(part.stat().st_size for part in parts)
+        parts = sorted((directory / "points").glob("[!.]*.parquet"))
+        rows = [pq.read_metadata(part).num_rows for part in parts]
+        first = [part.stat().st_size for part in parts[:SIZED_PARTS]]  # however far the run came
     done = watch.reports[-1][1]
-    return watch.steady_rate() * rows / done, size / rows
+    return watch.steady_rate() * sum(rows) / done, sum(first) / sum(rows[: len(first)])
 
 
 def possible_rows(run: Run, chunk: int = 1 << 20) -> np.ndarray:
