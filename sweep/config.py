@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -103,7 +104,10 @@ class FrontierConfig:
     objectives: Any = field(default_factory=lambda: ["accuracy", "tok_s_gpu", "tok_s_user"])
     by: Any = field(default_factory=lambda: ["hardware"])
     where: Optional[str] = None  # noqa: UP045
-    epsilon: float = 0.02  # relative: points of a report closer than this in every objective are thinned
+    epsilon: Any = None  # nats of loss within which designs tie, or `ties`; what ties is kept in epsilon.parquet
+    robust: Any = (
+        "auto"  # mark points that stay on it under other accuracy laws: auto (where it is cheap) | true | false
+    )
 
 
 @functools.cache
@@ -124,6 +128,7 @@ def root_schema() -> type:
         ("against", Any, field(default=None)),
         ("overlay", Any, field(default_factory=dict)),
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
+        ("out", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
     ]
@@ -234,7 +239,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
 
 
 # how a pipeline runs, not what it computes
-OPTIONS = ("resume", "output", "progress", "report", "against", "chart")
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +287,7 @@ def study(config: Mapping[str, Any], choices: Mapping[str, str], directories: Se
     efficiency = config.get("efficiency")
     if not isinstance(efficiency, dict) or "kernels" not in efficiency:
         raise BadInput(f"efficiency={efficiency}: choose a preset; {closest('', library.choices('efficiency'))}")
-    settings = AccuracyConfig(**config["accuracy"])
+    settings, contents = accuracy_settings(config["accuracy"], directories)
     check_accuracy(settings)
     where = config.get("where") or []
     where = [where] if isinstance(where, str) else list(where)
@@ -299,8 +304,30 @@ def study(config: Mapping[str, Any], choices: Mapping[str, str], directories: Se
         store=StoreConfig(**config["store"]),
         title=str(config.get("title") or "sweep"),
         library=library,
-        resolved={k: v for k, v in config.items() if k not in OPTIONS},
+        resolved={k: v for k, v in config.items() if k not in OPTIONS} | contents,
     )
+
+
+def accuracy_settings(
+    config: Mapping[str, Any], directories: Sequence[Path]
+) -> tuple[AccuracyConfig, dict[str, dict[str, str]]]:
+    """Settings of the accuracy axis with the paths of its files, and what the files hold, as hashes.
+
+    A file is looked for as it is given, then in `accuracy/` of each configuration directory, then in the directory.
+    Raises: `BadInput` for a file that is nowhere.
+    """
+    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
+    for key in ("file", "table"):
+        if given := config.get(key):
+            places = [Path(given).expanduser(), *(d / sub / given for d in directories for sub in ("accuracy", ""))]
+            path = next((p for p in places if p.is_file()), None)
+            if path is None:
+                raise BadInput(f"accuracy.{key}={given}: no such file, nor in accuracy/ of a configuration directory")
+            found[key] = str(path.resolve())
+            hashes[key] = hashlib.sha256(path.read_bytes()).hexdigest()
+    settings = AccuracyConfig(**{**config, **found})
+    return settings, ({"accuracy_files": hashes} if hashes else {})
 
 
 def mark_overrides(record: Record, library: Library) -> Record:

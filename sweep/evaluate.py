@@ -30,6 +30,7 @@ from sweep.cost.result import ContextCost, PointCost, RowCost, context_cost, loa
 from sweep.cost.step import Load, LoadStep, Row
 from sweep.imbalance import Unbalanced, unbalanced
 from sweep.machine import Machine
+from sweep.measured import measured
 from sweep.point import Context, Kinds, Layout, Model
 from sweep.space import Space, machine_arrays
 
@@ -113,30 +114,53 @@ def excess_of(space: Space) -> Unbalanced:
 
 
 _proxy = jax.jit(jax.vmap(accuracy.loss, in_axes=(0, None)))
+_measured = jax.jit(jax.vmap(accuracy.measured_loss, in_axes=(0, 0, 0, None)))
 
 
-def accuracy_table(space: Space, study: Study) -> AccuracyTable:
-    """The accuracy proxy for every model x machine pair of a grid (machines differ in precision alone here)."""
-    law = accuracy.law_of(study.accuracy)
+def shapes(space: Space, settings: accuracy.AccuracyConfig) -> list[accuracy.Shape]:
+    """What the accuracy proxy needs of every model, [models] each, for each precision of a grid."""
     params = count_params(jax.tree.map(np.asarray, space.model))
-    penalties = [accuracy.penalties(as_record(p), qat=study.accuracy.qat) for p in space.precision]
-    shape_at = functools.partial(accuracy.shape_of, space.model, params.touched, params.total)
+    found = []
+    for record in space.precision:
+        d8, dkv = accuracy.penalties(as_record(record), qat=settings.qat)
+        shape = accuracy.shape_of(space.model, params.touched, params.total, d8=d8, dkv=dkv)
+        found.append(jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape))
+    return found
+
+
+def accuracy_table(space: Space, study: Study, settings: accuracy.AccuracyConfig | None = None) -> AccuracyTable:
+    """The accuracy proxy for every model x machine pair of a grid (machines differ in precision alone here).
+
+    Where a table of measured losses speaks of a model, its loss stands in place of the law's.
+    Args: settings: another law than the study's own.
+    """
+    settings = settings or study.accuracy
+    law = accuracy.law_of(settings)
+    table = measured(space, settings)
     columns = []
-    for d8, dkv in penalties:
-        shape = shape_at(d8=d8, dkv=dkv)
-        shape = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape)
-        columns.append(_proxy(shape, law))
-    n_precision = len(space.precision)
-    per_machine = [
-        (i // (len(space.machines) // (len(space.hardware) * n_precision))) % n_precision
-        for i in range(len(space.machines))
-    ]
+    for i, shape in enumerate(shapes(space, settings)):
+        column: Any = _proxy(shape, law)
+        if table is not None:
+            narrow = jnp.asarray(np.where(table.in_format[:, i], 0.0, 1.0), jnp.float32)
+            own = dataclasses.replace(shape, d8=shape.d8 * narrow, dkv=shape.dkv * narrow)
+            sigma = jnp.asarray(table.sigma[:, i], jnp.float32)
+            taken = _measured(jnp.asarray(np.nan_to_num(table.loss[:, i], nan=1.0), jnp.float32), sigma, own, law)
+            known = jnp.asarray(table.known[:, i])
+            column = jax.tree.map(lambda a, b, known=known: jnp.where(known, a, b), taken, column)
+        columns.append(column)
+    at = precision_of(space)
 
     def stack(name: str) -> Any:
         by_precision = np.stack([np.asarray(getattr(c, name), dtype=np.float32) for c in columns], axis=1)
-        return by_precision[:, per_machine].reshape(-1)
+        return by_precision[:, at].reshape(-1)
 
     return AccuracyTable(**{f.name: stack(f.name) for f in dataclasses.fields(AccuracyTable)})
+
+
+def precision_of(space: Space) -> list[int]:
+    """Index of the precision of each machine of a grid."""
+    n = len(space.precision)
+    return [(i // (len(space.machines) // (len(space.hardware) * n))) % n for i in range(len(space.machines))]
 
 
 def _take(tables: Tables, index: Index) -> Row:
