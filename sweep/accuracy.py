@@ -903,7 +903,8 @@ def _try(law: Law, config: Settings) -> None:
         except BadInput:
             raise
         except Exception as error:
-            raise BadInput(f"accuracy.file={config.file}: predict fails ({type(error).__name__}: {_one_line(error)})") from None  # fmt: skip
+            why = f"{type(error).__name__}: {_one_line(error)}"
+            raise BadInput(f"accuracy.file={config.file}: predict fails ({why})") from None
         if not math.isfinite(found) or found <= 0:
             raise BadInput(f"accuracy.file={config.file}: predict gives a loss of {found} nats/token; must be above 0")
 

@@ -1,9 +1,9 @@
 """Measured losses in place of the proxy's, for models that have been trained: a table of one's own.
 
-A CSV file with the columns `model` and `loss` [nats/token]. A row speaks of the models of a grid with that name; columns
-such as `model.n_layers` narrow it down where a family has many shapes; `precision` narrows it to one format, in which
-the loss was then measured (blank: in bf16, so that what narrow formats cost is added as everywhere); `loss_sigma` is a
-standard deviation. Other columns are the reader's. Lines that begin with # are remarks.
+A CSV file with the columns `model` and `loss` [nats/token]. A row speaks of the models of a grid with that name;
+columns such as `model.n_layers` narrow it down where a family has many shapes; `precision` narrows it to one format, in
+which the loss was then measured (blank: in bf16, so that what narrow formats cost is added as everywhere); `loss_sigma`
+is a standard deviation. Other columns are the reader's. Lines that begin with # are remarks.
 
 Measured losses of one table compare with each other. They do not compare with a proxy's: the test set and the tokenizer
 differ. So a grid that the table covers in part is refused, unless `accuracy.mix=true` asks for both; every file then

@@ -553,8 +553,8 @@ def page(table: Table, law: Law, found: Report, others: Mapping[str, Report] | N
         f"Table: {table.name}, {len(set(table.families))} families, {int(table.is_moe.sum())} mixtures of experts. "
         f"Each model with its own training tokens; terms: {', '.join(terms) or 'none'}."
         + (f" {'; '.join(gaps)}." if gaps else ""),
-        f"Errors are in points of {score}, bias is predicted less published. A pair is two models of one family, scored "
-        "by one harness. Pairs share models, so they are fewer witnesses than they look.",
+        f"Errors are in points of {score}, bias is predicted less published. A pair is two models of one family, "
+        "scored by one harness. Pairs share models, so they are fewer witnesses than they look.",
     ]
     if found.recipes:
         parts += [

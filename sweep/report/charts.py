@@ -33,6 +33,7 @@ LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 UNCONFIRMED = ("announced", "estimated", "hypothetical")  # values of `hardware_status` that are drawn dashed
 FONT = "Arial, Helvetica, Liberation Sans, DejaVu Sans, sans-serif"
+PALE = 0.25  # opacity of a marker drawn apart
 _INK, _GRID = "#222222", "#E4E4E4"
 _MARKER_GAPS = (11.0, 18.0)  # pixels between markers of one line: the first, unless that leaves a string of beads
 _BEADS = 14  # markers of one line that still read as points
@@ -53,6 +54,7 @@ def frontier_chart(
     y_title: str = "output throughput [tok/s/GPU]",
     floors: Sequence[float | None] | None = None,
     row: str | None = None,
+    apart: str | None = None,
 ) -> alt.VConcatChart:
     """Throughput per GPU against speed per user: one step line per machine through its own frontier points.
 
@@ -66,6 +68,7 @@ def frontier_chart(
         colour: `bound`, points coloured by what takes the largest part of the step; or the column of `line`.
         floors: one panel per accuracy floor (0 to 1; `None`: any accuracy). Chosen from the frame if not given.
         row: a column of text with one row of panels per value, in order of appearance.
+        apart: a boolean column; points where it is true have a pale marker.
     """
     if line not in frame.columns:
         frame = frame.with_columns(pl.lit("all").alias(line))
@@ -101,7 +104,9 @@ def frontier_chart(
         first = index % columns == 0
         last = index + columns >= len(cells)
         panels.append(
-            _panel(points, x, y, line, colour, styles, x_axis, y_axis, ", ".join(text), first=first, last=last)
+            _panel(
+                points, x, y, line, colour, styles, x_axis, y_axis, ", ".join(text), first=first, last=last, apart=apart
+            )
         )
     grid = [alt.hconcat(*panels[i : i + columns], spacing=16) for i in range(0, len(panels), columns)]
     chart = alt.vconcat(*grid, spacing=14).resolve_scale(fill="shared", shape="shared", stroke="shared")
@@ -215,7 +220,7 @@ def _grey(lightness: float) -> str:
 
 def _panel(
     points: pl.DataFrame, x: str, y: str, line: str, colour: str, styles: _Styles, x_axis: _LogAxis, y_axis: _LogAxis,
-    title: str, *, first: bool, last: bool,
+    title: str, *, first: bool, last: bool, apart: str | None = None,
 ) -> Any:  # fmt: skip
     solid: list[dict[str, Any]] = []
     dashed: list[dict[str, Any]] = []
@@ -225,6 +230,7 @@ def _panel(
         if own.is_empty():
             continue
         xs, ys, colours = own[x].to_list(), own[y].to_list(), own[colour].to_list()
+        pale = own[apart].to_list() if apart is not None and apart in own.columns else [False] * own.height
         at = [(x_axis.pixel(a), y_axis.pixel(b)) for a, b in zip(xs, ys, strict=True)]
         label = styles.names[name]
         # The best throughput of all holds for every slower speed too: the line starts at the left edge.
@@ -233,6 +239,7 @@ def _panel(
         (dashed if name in styles.dashed else solid).extend(corners)
         markers += [
             {"x": xs[i], "y": ys[i], "line": label, "fill": styles.fill_names.get(colours[i], str(colours[i]))}
+            | {"pale": PALE if pale[i] else 1.0}
             for i in _markers(at)
             if xs[i] >= x_axis.low and ys[i] >= y_axis.low
         ]
@@ -247,8 +254,14 @@ def _panel(
     ]
     layers.append(
         alt.Chart(alt.InlineData(values=markers))
-        .mark_point(size=44, strokeWidth=0.7, opacity=1, fillOpacity=1, stroke=_INK)
-        .encode(x=x_encoding, y=y_encoding, shape=styles.shape(), fill=styles.fill())
+        .mark_point(size=44, strokeWidth=0.7, opacity=1, stroke=_INK)
+        .encode(
+            x=x_encoding,
+            y=y_encoding,
+            shape=styles.shape(),
+            fill=styles.fill(),
+            fillOpacity=alt.FillOpacity("pale:Q", scale=None, legend=None),
+        )  # fmt: skip
     )
     return alt.layer(*layers).properties(width=x_axis.pixels, height=y_axis.pixels, **_heading(title))
 
