@@ -157,7 +157,7 @@ class Verdict:
     @property
     def robust(self) -> Mask | None:
         """Points that stay under every law; None where nothing was computed."""
-        return None if self.skipped else np.logical_and.reduce(list(self.stays.values()))
+        return None if self.skipped else np.all(list(self.stays.values()), axis=0)
 
     def about(self) -> dict[str, Any]:
         """For a manifest."""
@@ -257,9 +257,10 @@ def _rows_of(run: Run, keep: Mask) -> Iterator[np.ndarray]:
 def _worth(other: Run, chunk: np.ndarray) -> np.ndarray:
     """Rows of a chunk that some load may save."""
     if other.plan.rows == "frontier":  # the test of memory is compiled then
-        return other._survivors(chunk)[0]
+        found: np.ndarray = other._survivors(chunk)[0]
+        return found
     rows = chunk[other.filters.rows(chunk)]
-    return rows[row_reasons(other.space, rows) == 0] if len(rows) else rows
+    return np.asarray(rows[row_reasons(other.space, rows) == 0]) if len(rows) else rows
 
 
 def _pass(other: Run, keep: Mask) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -142,8 +143,8 @@ def losses_of(table: Table, law: Law) -> Floats:
         n_layers=pl.when(no_shape).then(pl.col("d_model") / float(law.width.best)).otherwise("n_layers")
     )
     names = ("n_act", "n_tot", *OPTIONAL)
-    columns = {name: filled[name].to_numpy().astype(np.float64) for name in names}
-    zeros = np.zeros(len(table))
+    columns = {name: jnp.asarray(filled[name].to_numpy(), jnp.float32) for name in names}
+    zeros = jnp.zeros(len(table))
     shape = Shape(**columns, kv_lora_rank=zeros, d8=zeros, dkv=zeros)
     tokens = filled["tokens"].to_numpy().astype(np.float64)
 

@@ -33,7 +33,6 @@ LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 UNCONFIRMED = ("announced", "estimated", "hypothetical")  # values of `hardware_status` that are drawn dashed
 FONT = "Arial, Helvetica, Liberation Sans, DejaVu Sans, sans-serif"
-PALE = 0.25  # opacity of a marker drawn apart
 _INK, _GRID = "#222222", "#E4E4E4"
 _MARKER_GAPS = (11.0, 18.0)  # pixels between markers of one line: the first, unless that leaves a string of beads
 _BEADS = 14  # markers of one line that still read as points
@@ -68,7 +67,7 @@ def frontier_chart(
         colour: `bound`, points coloured by what takes the largest part of the step; or the column of `line`.
         floors: one panel per accuracy floor (0 to 1; `None`: any accuracy). Chosen from the frame if not given.
         row: a column of text with one row of panels per value, in order of appearance.
-        apart: a boolean column; points where it is true have a pale marker.
+        apart: a boolean column; points where it is true have a hollow marker.
     """
     if line not in frame.columns:
         frame = frame.with_columns(pl.lit("all").alias(line))
@@ -184,6 +183,10 @@ class _Styles:
         self.line_title = line
         self.by_bound = by_bound
 
+    def fill_colour(self, key: Any) -> str:
+        """The colour behind a value of the colour column."""
+        return dict(zip(self.fill_names, self.fills, strict=True)).get(key, _INK)
+
     def fill(self) -> Any:
         legend: Any = (
             alt.Legend(
@@ -230,7 +233,7 @@ def _panel(
         if own.is_empty():
             continue
         xs, ys, colours = own[x].to_list(), own[y].to_list(), own[colour].to_list()
-        pale = own[apart].to_list() if apart is not None and apart in own.columns else [False] * own.height
+        hollow = own[apart].to_list() if apart is not None and apart in own.columns else [False] * own.height
         at = [(x_axis.pixel(a), y_axis.pixel(b)) for a, b in zip(xs, ys, strict=True)]
         label = styles.names[name]
         # The best throughput of all holds for every slower speed too: the line starts at the left edge.
@@ -239,7 +242,7 @@ def _panel(
         (dashed if name in styles.dashed else solid).extend(corners)
         markers += [
             {"x": xs[i], "y": ys[i], "line": label, "fill": styles.fill_names.get(colours[i], str(colours[i]))}
-            | {"pale": PALE if pale[i] else 1.0}
+            | ({"hollow": styles.fill_colour(colours[i])} if hollow[i] else {})
             for i in _markers(at)
             if xs[i] >= x_axis.low and ys[i] >= y_axis.low
         ]
@@ -252,17 +255,23 @@ def _panel(
         for values, dash in ((solid, [1, 0]), (dashed, [5, 3]))
         if values or dash == [1, 0]
     ]
+    full = [marker for marker in markers if "hollow" not in marker]
     layers.append(
-        alt.Chart(alt.InlineData(values=markers))
-        .mark_point(size=44, strokeWidth=0.7, opacity=1, stroke=_INK)
-        .encode(
-            x=x_encoding,
-            y=y_encoding,
-            shape=styles.shape(),
-            fill=styles.fill(),
-            fillOpacity=alt.FillOpacity("pale:Q", scale=None, legend=None),
-        )  # fmt: skip
+        alt.Chart(alt.InlineData(values=full))
+        .mark_point(size=44, strokeWidth=0.7, opacity=1, fillOpacity=1, stroke=_INK)
+        .encode(x=x_encoding, y=y_encoding, shape=styles.shape(), fill=styles.fill())
     )
+    if len(full) < len(markers):  # their fill is the colour of the ring
+        layers.append(
+            alt.Chart(alt.InlineData(values=[marker for marker in markers if "hollow" in marker]))
+            .mark_point(size=40, strokeWidth=2.2, opacity=1, fill="#FFFFFF", fillOpacity=1)
+            .encode(
+                x=x_encoding,
+                y=y_encoding,
+                shape=styles.shape(),
+                stroke=alt.Stroke("hollow:N", scale=None, legend=None),
+            )
+        )
     return alt.layer(*layers).properties(width=x_axis.pixels, height=y_axis.pixels, **_heading(title))
 
 

@@ -198,7 +198,7 @@ class _Page:
         if "accuracy" in frame.columns:
             subtitle.append(f"accuracy: {self.accuracy_label}")
             if self.somewhere:
-                subtitle.append(f"pale points: outside the accuracy proxy's ranges of {', '.join(self.somewhere)}")
+                subtitle.append(f"hollow points: outside the accuracy proxy's ranges of {', '.join(self.somewhere)}")
             if self.everywhere:
                 subtitle.append(f"all points: outside its ranges of {', '.join(self.everywhere)}")
         chart = frontier_chart(
@@ -238,8 +238,10 @@ class _Page:
         over = f"{groups} frontiers (per {_and(self.by)})" if groups > 1 else "one frontier"
         text.append(
             f"{integer(m.get('points'))} design points were evaluated, {integer(m.get('feasible'))} are feasible, and "
-            f"{integer(self.frontier.height)} lie on {over} of {_and(self.objectives)}."
+            f"{integer(self.frontier.height)} lie on {over} of {_and(self.objectives)}." + self._meaning()
         )
+        if m.get("loss_source") == "mixed":
+            text += ["", "**Measured and predicted losses stand side by side: see the notes.**"]
         text += ["", *(f"* {line}" for line in self._headlines())]
         return "\n".join(text)
 
@@ -379,8 +381,8 @@ class _Page:
                 lines.append(f"* {model_label(row, self.extra)} ({row.get('precision', '')}) ties with {some}")
         if not lines:
             return []
-        return ["", f"Ties in loss ({TIE_DENSE_NATS:g} nats; {TIE_MOE_NATS:g} between dense and mixture of experts):", "",
-                *dict.fromkeys(lines)]  # fmt: skip
+        doubt = f"{TIE_DENSE_NATS:g} nats; {TIE_MOE_NATS:g} between dense and mixture of experts"
+        return ["", f"Ties in loss ({doubt}):", "", *dict.fromkeys(lines)]
 
     def _points(self, frame: pl.DataFrame, *, without: Sequence[str]) -> str:
         same = [c for c in ("robust", "loss_source") if c in frame and self.frontier[c].drop_nulls().n_unique() < 2]
@@ -508,8 +510,8 @@ class _Page:
                 text += f"; all of them outside {_plain_and(self.everywhere)}"
             if self.somewhere:
                 text += (
-                    f"; some outside {_plain_and(self.somewhere)}: these are drawn pale, marked † in tables, and listed "
-                    "by model below"
+                    f"; some outside {_plain_and(self.somewhere)}: these are drawn hollow, marked † in tables, and "
+                    "listed by model below"
                 )
             notes.append(text + ".")
         about = m.get("extrapolation")
@@ -626,7 +628,7 @@ def ranges_apart(frame: pl.DataFrame) -> tuple[list[str], list[str], pl.DataFram
     if frame.is_empty() or not {"ranges_left", "extrapolation"} & set(frame.columns):
         return [], [], frame
     if "ranges_left" not in frame.columns:
-        least = int(frame["extrapolation"].min() or 0)  # type: ignore[call-overload]
+        least = frame["extrapolation"].min()
         apart = frame["extrapolation"] > least
         return [], ["some kind (an older file)"] if apart.any() else [], frame.with_columns(_apart=apart)
     kinds = frame["ranges_left"].cast(pl.String).unique(maintain_order=True).to_list()
@@ -640,7 +642,7 @@ def ranges_apart(frame: pl.DataFrame) -> tuple[list[str], list[str], pl.DataFram
 def tied_designs(
     frame: pl.DataFrame, best: pl.DataFrame, extra: Mapping[str, Sequence[str]]
 ) -> list[tuple[dict[str, Any], list[str]]]:
-    """For each row of `best` the other designs (model and precision) of the frame whose loss ties with it, best first."""
+    """For each row of `best` the other designs (model and precision) of the frame that tie with it, best loss first."""
     needed = {"model", "loss", "params_total", "params_active"}
     if not needed <= set(frame.columns):
         return []
