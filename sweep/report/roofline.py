@@ -55,6 +55,8 @@ def _header(e: Explanation, title: str) -> str:
     if c["accuracy"] is not None:
         low, high = 100 * c["accuracy_low"], 100 * c["accuracy_high"]
         score = f"{100 * c['accuracy']:.1f} % ({low:.1f} to {high:.1f}), {e.accuracy_label}"
+        if e.ranges_left:
+            score += f"; extrapolates {', '.join(e.ranges_left)}"
     options = [f"{key}={lay[key]}" for key in ("wo_shard",) if lay[key] not in (None, "n")]
     flags = (
         "ffn_tied",
