@@ -182,9 +182,7 @@ def test_rank_correlation_and_pairs_by_hand(tmp_path: Path) -> None:
 # --- As a user -------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_names_the_published_orders_and_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_names_the_published_orders_and_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline.main(["accuracy.score=mmlu", f"out={tmp_path / 'page.md'}"]) == 0
     page = capsys.readouterr().out
     assert "55 of 55" in page and "63 of 65" in page and "total parameters alone" in page
@@ -251,7 +249,10 @@ def test_bad_words_get_one_line(words: list[str], message: str, capsys: pytest.C
     ("text", "message"),
     [
         ("model,family,n_tot,n_act\na,f,1e9,1e9", "no column tokens"),
-        ("model,family,n_tot,n_act,tokens,mmlu\na,f,big,1e9,1e12,30\nb,f,1e9,1e9,1e12,40", "n_tot=big: must be a number"),
+        (
+            "model,family,n_tot,n_act,tokens,mmlu\na,f,big,1e9,1e12,30\nb,f,1e9,1e9,1e12,40",
+            "n_tot=big: must be a number",
+        ),
         ("model,family,n_tot,n_act,tokens,mmlu\na,f,1e9,2e9,1e12,30\nb,f,1e9,1e9,1e12,40", "is more than n_tot"),
         ("model,family,n_tot,n_act,tokens,mmlu\na,f,1e9,1e9,1e12,.3\nb,f,1e9,1e9,1e12,.4", "scores are percent"),
         ("model,family,n_tot,n_act,tokens,mmlu\na,f,1e9,1e9,1e12,30", "two at least"),
