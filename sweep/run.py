@@ -128,6 +128,7 @@ def plan(study: Study) -> Plan:
         if key not in (*swept, *constant):
             raise BadInput(f"frontier.by={key}: no such axis; {closest(key, swept)}")
     doubt.check_mode(study)
+    doubt.measured(space, study.accuracy)  # refuses a table that does not cover the grid
     rows = study.store.rows
     if rows not in ("all", "feasible", "frontier", "auto"):
         raise BadInput(f"store.rows={rows}: allowed are all, feasible, frontier, auto")

@@ -128,6 +128,13 @@ def _check(frame: pl.DataFrame, score: str, path: Path) -> None:
 # --- What a proxy says of it -----------------------------------------------------------------------------------------
 
 
+def _loss_at(shape: Shape, tokens: jax.Array, law: Law) -> Any:
+    return loss(shape, dataclasses.replace(law, data="iso_token", tokens=tokens)).loss
+
+
+_losses = jax.jit(jax.vmap(_loss_at, in_axes=(0, 0, None)))
+
+
 def losses_of(table: Table, law: Law) -> Floats:
     """Loss of each model in nats per token, from its own training tokens whatever the law holds constant.
 
@@ -148,10 +155,7 @@ def losses_of(table: Table, law: Law) -> Floats:
     shape = Shape(**columns, kv_lora_rank=zeros, d8=zeros, dkv=zeros)
     tokens = filled["tokens"].to_numpy().astype(np.float64)
 
-    def one(shape: Shape, tokens: jax.Array) -> Any:
-        return loss(shape, dataclasses.replace(law, data="iso_token", tokens=tokens)).loss
-
-    found = np.asarray(jax.jit(jax.vmap(one))(shape, tokens), dtype=np.float64)
+    found = np.asarray(_losses(shape, jnp.asarray(tokens, jnp.float32), law), dtype=np.float64)
     if not np.isfinite(found).all():
         at = int(np.argmin(np.isfinite(found)))
         raise BadInput(f"accuracy.law={law.name}: loss of {frame['model'][at]} is {found[at]}; must be finite")

@@ -27,10 +27,10 @@ from sweep.frontier import nondominated, tie_front
 from sweep.report.document import ranges_apart
 from tests.conftest import make_study
 
-MODELS = "llama_3_1_8b, qwen3_14b, qwen3_32b, qwen3_30b_a3b, gpt_oss_120b, {family: dense, grid: {n_layers: [8, 48]}}"
+MODELS = "llama_3_1_8b, qwen3_14b, qwen3_32b, qwen3_30b_a3b, qwen3_235b_a22b"
 GRID = [
     "grid=none",
-    f"grid.model=[{MODELS}]",
+    f"grid.model=[{MODELS}, {{family: dense, grid: {{n_layers: [8, 48]}}}}]",
     "grid.hardware=[h100_sxm_80gb, gb300_nvl72]",
     "grid.precision=[fp8, nvfp4]",
     "grid.layout={gpus: [1, 2, 8], tpa: pow2, kvp: [1], dpa: divisors, ep: divisors}",
@@ -52,7 +52,7 @@ def quick_compiles() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def stored(outputs: Path) -> Path:
     directory = outputs / "doubted"
-    words = [*GRID, "store.rows=all", "frontier.epsilon=ties", f"output={directory}"]
+    words = [*GRID, "store.rows=all", "frontier.epsilon=ties", "report=false", f"output={directory}"]
     assert pipeline.main(words) == 0
     return directory
 
@@ -228,7 +228,7 @@ def test_ranges_left_are_named_in_files_and_on_stderr(stored: Path, capsys: pyte
     about = manifest(stored)["extrapolation"]
     assert about["models"] == 7 and about["left"]["tokens"] == 7 and about["left"]["moe_total"] == 2
     assert about["ranges"]["tokens"]["high"] == 318e9
-    assert pipeline.main([*GRID, "store.rows=all", "frontier.epsilon=ties", f"output={stored}"]) == 0  # complete
+    assert pipeline.main([*GRID, "store.rows=all", "frontier.epsilon=ties", "report=false", f"output={stored}"]) == 0
     err = capsys.readouterr().err
     lines = [line for line in err.splitlines() if line.startswith("warning")]
     assert len(lines) == 1 and "tokens (all models)" in lines[0] and "moe_total (2 of 7)" in lines[0]
@@ -258,19 +258,6 @@ def test_points_are_drawn_apart_only_for_ranges_that_not_all_leave() -> None:
     assert marked["_apart"].to_list() == [False, True, True]
     everywhere, somewhere, marked = ranges_apart(frame[:1])
     assert (everywhere, somewhere, marked["_apart"].to_list()) == (["tokens"], [], [False])
-
-
-def test_every_table_and_chart_says_what_accuracy_is(stored: Path) -> None:
-    label = "MMLU-Pro if trained like Qwen3 (36T tokens), iso-token"
-    text = (stored / "report.md").read_text()
-    for name in ("summary", "best", "frontier", "notes"):
-        section = text.split(f"<!-- codesign:begin {name} -->")[1].split("<!-- codesign:end")[0]
-        assert label in section, name
-    for chart in ("frontier.svg", "time.svg"):
-        assert label in (stored / chart).read_text(), chart
-    assert "hollow points: outside the accuracy proxy's ranges of n_eff" in (stored / "frontier.svg").read_text()
-    assert "points stay on the frontier whichever law of accuracy is used" in text
-    assert "ties with" in text and "Validity ranges left, by model" in text
 
 
 # --- Measured losses -------------------------------------------------------------------------------------------------
@@ -330,28 +317,50 @@ def test_tables_that_do_not_fit_are_refused(text: str, message: str, tmp_path: P
     assert "\n" not in str(error.value)
 
 
-def test_measured_and_predicted_are_never_mixed_silently(
-    tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = tmp_path / "losses.csv"
-    table.write_text("model,loss\nqwen3_14b,1.99\nqwen3_32b,1.93\n")
-    words = [*GRID, "accuracy=measured", f"accuracy.table={table}", "store.rows=frontier"]
+@pytest.fixture(scope="module")
+def mixed(outputs: Path) -> Path:
+    """A sweep of which two models have been trained."""
     directory = outputs / "mixed"
-    assert pipeline.main([*words, f"output={directory}"]) == 1
-    assert "accuracy.mix=true" in capsys.readouterr().err and not (directory / "frontier.parquet").exists()
-    assert pipeline.main([*words, "accuracy.mix=true", f"output={directory}"]) == 0
+    table = outputs / "losses.csv"
+    table.write_text("model,loss\nqwen3_14b,1.99\nqwen3_32b,1.93\n")
+    words = [*GRID, "accuracy=measured", f"accuracy.table={table}", "accuracy.mix=true", "store.rows=frontier"]
+    assert pipeline.main([*words, f"output={directory}"]) == 0
+    return directory
+
+
+def test_measured_and_predicted_are_never_mixed_silently(
+    mixed: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = outputs / "losses.csv"
+    words = [*GRID, "accuracy=measured", f"accuracy.table={table}", "store.rows=frontier", "report=false"]
+    refused = outputs / "refused"
+    assert pipeline.main([*words, f"output={refused}"]) == 1
+    assert "accuracy.mix=true" in capsys.readouterr().err and not refused.exists()
+    assert pipeline.main([*words, "accuracy.mix=true", f"output={mixed}"]) == 0  # complete already
     assert "measured and predicted losses stand side by side" in capsys.readouterr().err
-    front = sweep.scan(directory, "frontier").collect()
+    front = sweep.scan(mixed, "frontier").collect()
     assert set(front["loss_source"]) == {"measured", "proxy"}
     assert set(front.filter(pl.col("loss_source") == "measured")["model"]) <= {"qwen3_14b", "qwen3_32b"}
-    assert manifest(directory)["loss_source"] == "mixed"
-    assert "of measured losses (losses.csv)" in manifest(directory)["accuracy_label"]
-    report = (directory / "report.md").read_text()
-    assert "**Measured and predicted losses stand side by side" in report
-    before = manifest(directory)["config_sha256"]
+    assert manifest(mixed)["loss_source"] == "mixed"
+    assert "**Measured and predicted losses stand side by side" in (mixed / "report.md").read_text()
     table.write_text("model,loss\nqwen3_14b,1.98\nqwen3_32b,1.93\n")
     changed = make_study(*words[:-1], "accuracy.mix=true")
-    assert run.plan(changed).sha256 != before  # the content counts, not the name
+    assert run.plan(changed).sha256 != manifest(mixed)["config_sha256"]  # the content counts, not the name
+
+
+def test_every_table_and_chart_says_what_accuracy_is(mixed: Path) -> None:
+    label = manifest(mixed)["accuracy_label"]
+    assert label.startswith("MMLU-Pro of measured losses (losses.csv) by the score map of Qwen3; without a measurement")
+    assert label.endswith("MMLU-Pro if trained like Qwen3 (36T tokens), iso-token")
+    text = (mixed / "report.md").read_text()
+    for name in ("summary", "best", "frontier", "notes"):
+        section = text.split(f"<!-- codesign:begin {name} -->")[1].split("<!-- codesign:end")[0]
+        assert label in section, name
+    for chart in ("frontier.svg", "time.svg"):
+        assert label in (mixed / chart).read_text(), chart
+    assert "hollow points: outside the accuracy proxy's ranges of tokens" in (mixed / "frontier.svg").read_text()
+    assert "points stay on the frontier whichever law of accuracy is used" in text
+    assert "ties with" in text and "Validity ranges left, by model" in text
 
 
 def test_measured_settings_make_a_law_with_the_map_s_doubt() -> None:
