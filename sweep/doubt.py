@@ -46,6 +46,7 @@ Mask = npt.NDArray[np.bool_]
 
 COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
 AUTO_POINTS, AUTO_POINTS_SLOW = 20_000_000, 500_000  # evaluated again without being asked; slow: no device filter
+HOPELESS = 5  # times as many points in the grid: taken not to shrink to that many
 BUFFER = 200_000  # tied points that wait to be sieved
 OVERTRAINED = 4000.0  # tokens per parameter beyond which the loss of 4 bits and fewer is a lower bound
 
@@ -330,11 +331,13 @@ def verdict(run: Run) -> Verdict:
     before = levels(run.engine.tables.accuracy)
     if len(front) == 0 or space.n_models * len(space.precision) == 1:  # one level under any law
         return Verdict(stays={"the law used": np.ones(len(front), dtype=np.bool_)})
+    limit = AUTO_POINTS if run.fast else AUTO_POINTS_SLOW
+    if mode == "auto" and space.n_points > HOPELESS * limit:  # not even worth looking at the laws
+        return Verdict(skipped=f"{space.n_points:,} points are many to evaluate again; frontier.robust=true does it")
     laws = alternates(study.accuracy)
     others = dict(zip(laws, accuracy_tables(space, study, list(laws.values())), strict=True))
     kept = {name: movers(before, levels(table), at_front) for name, table in others.items()}
     points = sum(int(keep.sum()) for keep in kept.values()) * space.n_layouts * space.per_row
-    limit = AUTO_POINTS if run.fast else AUTO_POINTS_SLOW
     if mode == "auto" and points > limit:
         return Verdict(skipped=f"up to {points:,} points to be evaluated again; frontier.robust=true does it")
     column = 0 if run.fast else next(i for i, o in enumerate(run.plan.objectives) if o == goal)

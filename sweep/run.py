@@ -32,6 +32,7 @@ from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
+from sweep.measured import measured
 from sweep.space import REASON_BIT, Space, build, filters, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
@@ -128,7 +129,7 @@ def plan(study: Study) -> Plan:
         if key not in (*swept, *constant):
             raise BadInput(f"frontier.by={key}: no such axis; {closest(key, swept)}")
     doubt.check_mode(study)
-    doubt.measured(space, study.accuracy)  # refuses a table that does not cover the grid
+    measured(space, study.accuracy)  # refuses a table that does not cover the grid
     rows = study.store.rows
     if rows not in ("all", "feasible", "frontier", "auto"):
         raise BadInput(f"store.rows={rows}: allowed are all, feasible, frontier, auto")

@@ -309,6 +309,8 @@ class Group:
     pairs: Pairs
     fixed: Errors  # with the law's own score map
     held_out: Errors | None  # map refitted without the model (one recipe) or without its family
+    slope: float | None  # [1/nat] of the map refitted on all of the group,
+    midpoint: float | None  # [nat/tok] its loss half way up: what `accuracy.slope` and `accuracy.midpoint` take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,6 +342,8 @@ def _group(table: Table, losses: Floats, among: Mask, name: str, score_map: Map,
     known = np.isfinite(guesses)
     fixed = Errors.of(score_map(mine), published)
     assert fixed is not None
+    refitted = score_map.refitted(mine, published)
+    slope = refitted.scale * refitted.slope
     return Group(
         name=name,
         models=len(mine),
@@ -348,6 +352,8 @@ def _group(table: Table, losses: Floats, among: Mask, name: str, score_map: Map,
         pairs=pairs(table, losses, among),
         fixed=fixed,
         held_out=Errors.of(guesses[known], published[known]),
+        slope=slope if slope > 0 else None,
+        midpoint=refitted.midpoint + refitted.offset / slope if slope > 0 else None,
     )
 
 
@@ -487,7 +493,7 @@ def flat(found: Report, others: Mapping[str, Report] | None = None) -> dict[str,
     named += [(f"harness.{g.name}", g) for g in found.harnesses]
     for name, group in [*named, ("all", found.everything)]:
         out |= {f"{name}.models": group.models, f"{name}.families": group.families}
-        out |= {f"{name}.spearman": group.spearman}
+        out |= {f"{name}.spearman": group.spearman, f"{name}.slope": group.slope, f"{name}.midpoint": group.midpoint}
         out |= {f"{name}.pairs_{k}": v for k, v in dataclasses.asdict(group.pairs).items()}
         out |= {k: v for k, v in _flat_errors(name, group.fixed).items() if not k.endswith(".models")}
         out |= _flat_errors(f"{name}.held_out", group.held_out)

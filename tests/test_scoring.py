@@ -189,6 +189,19 @@ def test_the_page_names_the_published_orders_and_is_written(tmp_path: Path, caps
     assert (tmp_path / "page.md").read_text() == page
 
 
+@pytest.mark.parametrize("score", ["mmlu_pro", "mmlu"])
+def test_the_pages_in_docs_are_what_the_command_prints(score: str) -> None:
+    table = scoring.read_table(SCORES, score)
+    page = scoring.page(table, *scoring.compared(table, AccuracyConfig(score=score)))
+    assert (conf_dir().parent / "docs" / f"accuracy_{score}.md").read_text() == page
+
+
+def test_the_law_s_own_map_is_the_one_refitted_on_qwen3(answers: dict[str, dict[str, Any]]) -> None:
+    for score, slope, midpoint in (("mmlu_pro", 6.749, 2.0298), ("mmlu", 6.250, 2.1671)):
+        assert answers[score]["recipe.Qwen3@qwen3_report.slope"] == pytest.approx(slope, rel=0.05)
+        assert answers[score]["recipe.Qwen3@qwen3_report.midpoint"] == pytest.approx(midpoint, abs=0.01)
+
+
 def test_a_law_of_one_s_own_is_a_file_and_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Planted: it credits total parameters alone, is scored, and is shown to be worse than the default."""
     (tmp_path / "accuracy").mkdir()
