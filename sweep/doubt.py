@@ -47,6 +47,7 @@ Mask = npt.NDArray[np.bool_]
 COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
 AUTO_POINTS, AUTO_POINTS_SLOW = 20_000_000, 500_000  # evaluated again without being asked; slow: no device filter
 HOPELESS = 5  # times as many points in the grid: taken not to shrink to that many
+CHUNK = 1 << 18  # rows looked at together
 BUFFER = 200_000  # tied points that wait to be sieved
 OVERTRAINED = 4000.0  # tokens per parameter beyond which the loss of 4 bits and fewer is a lower bound
 
@@ -230,10 +231,8 @@ def epsilon(value: Any, key: str) -> tuple[float, float] | None:
 
 def _again(run: Run) -> Run:
     """A run like this one that keeps what it finds to itself."""
-    from sweep.run import Counts
-
     other = copy.copy(run)
-    other.counts, other.report, other._bar = Counts(), lambda progress: None, None
+    other.counts, other.report, other._bar = type(run.counts)(), lambda progress: None, None
     return other
 
 
@@ -247,10 +246,8 @@ def _padded_levels(levels: Floats, length: int) -> Floats:
 
 def _rows_of(run: Run, keep: Mask) -> Iterator[np.ndarray]:
     """Rows whose model and machine are kept, in chunks."""
-    from sweep.run import CHUNK_ROWS
-
     space = run.space
-    for pair in np.array_split(np.flatnonzero(keep), max(int(keep.sum()) * space.n_layouts // CHUNK_ROWS, 1)):
+    for pair in np.array_split(np.flatnonzero(keep), max(int(keep.sum()) * space.n_layouts // CHUNK, 1)):
         if len(pair):
             yield (pair[:, None] * space.n_layouts + np.arange(space.n_layouts)[None, :]).ravel()
 
@@ -310,8 +307,6 @@ def verdict(run: Run) -> Verdict:
 
     Exact. `frontier.robust=auto` does it where at most `AUTO_POINTS` points have to be evaluated again.
     """
-    from sweep.run import Counts
-
     study, space, front = run.plan.study, run.space, run.front.result()
     mode = str(study.frontier.robust).lower()
     doubtful = [o for o in run.plan.objectives if o.column in COLUMNS]
@@ -319,7 +314,7 @@ def verdict(run: Run) -> Verdict:
         return Verdict(skipped="frontier.robust=false")
     if not doubtful:
         return Verdict(skipped="accuracy is no objective")
-    if len(doubtful) > 1 or any(name in str(study.frontier.where or "") for name in COLUMNS):
+    if len(doubtful) > 1 or any(name in str(study.frontier.where or "") for name in (*COLUMNS, "extrapolation")):
         return Verdict(skipped="more than one objective or condition depends on the law")
     started = time.perf_counter()
     goal = doubtful[0]
@@ -345,7 +340,6 @@ def verdict(run: Run) -> Verdict:
     for name, table in others.items():
         after = levels(table)
         other = _again(run)
-        other.counts = Counts()
         other.front = RunningFrontier(front.values.shape[1], run.groups.count)
         values = front.values.astype(np.float64)
         values[:, column] = after[at_front]
