@@ -575,7 +575,9 @@ def task(arguments: argparse.Namespace) -> int:
     if arguments.schema:
         if form == "table":
             print(text_table(dictionary(jobs)))
-            print(f"\ntables: points, frontier (the same columns), jobs ({', '.join(jobs_table(jobs).columns)})")
+            print(
+                f"\ntables: points, frontier (and robust, ranges_left, loss_source), jobs ({', '.join(jobs_table(jobs).columns)})"
+            )
         else:
             write(dictionary(jobs).lazy(), form, out)
         return 0
@@ -599,6 +601,9 @@ def task(arguments: argparse.Namespace) -> int:
                 store.write_atomic(out, text)
             if out is None and rows > SHOWN_ROWS:
                 note(f"the first {SHOWN_ROWS} rows; all of them: --out FILE, or --format csv, json, parquet")
+    meanings = dict.fromkeys(str(job.manifest["accuracy_label"]) for job in jobs if "accuracy_label" in job.manifest)
+    if form == "table" and meanings and re.search(r"\b(accuracy\w*|loss)\b", sql):
+        note(f"accuracy: {'; '.join(meanings)}")
     if not rows:
         note("no row: nothing stored meets the conditions")
     if out is not None:
