@@ -575,9 +575,8 @@ def task(arguments: argparse.Namespace) -> int:
     if arguments.schema:
         if form == "table":
             print(text_table(dictionary(jobs)))
-            print(
-                f"\ntables: points, frontier (and robust, ranges_left, loss_source), jobs ({', '.join(jobs_table(jobs).columns)})"
-            )
+            of_jobs = ", ".join(jobs_table(jobs).columns)
+            print(f"\ntables: points, frontier (and robust, ranges_left, loss_source), jobs ({of_jobs})")
         else:
             write(dictionary(jobs).lazy(), form, out)
         return 0

@@ -1013,6 +1013,8 @@ def label(config: Settings) -> str:
         title, note = recipe.title, "" if recipe.own_map else "; score map of Qwen3"
     if given:
         note = "; score map given"
+    if config.file is not None:
+        note += f"; law {config.law}"
     return f"{SCORE_NAMES[config.score]} if trained like {title} ({amount}{note}), {config.data.replace('_', '-')}"
 
 

@@ -219,6 +219,7 @@ def test_a_law_of_one_s_own_is_a_file_and_a_config(tmp_path: Path, capsys: pytes
     expected = 1.8172 + 482.01 * answer["params_total"] ** -0.3478 + 2085.43 * 36e12**-0.3658
     assert answer["loss"] == pytest.approx(expected * (32 / 4) ** 0.003, rel=3e-3)
     assert answer["ranges_left"] == ["tokens", "n_eff"]
+    assert answer["accuracy_label"] == "MMLU-Pro if trained like Qwen3 (36T tokens; law totals), iso-token"
 
 
 @pytest.mark.parametrize(
