@@ -12,6 +12,7 @@ models' own remote code (grok, kimi, nemotron, step, minimax, ling, arctic).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,14 +95,12 @@ def read_config(found: Mapping[str, Any], where: str = "config.json") -> dict[st
     return shape
 
 
-def model_from_hf(path: Path) -> dict[str, Any]:
-    """The fields of `sweep.point.Model` that a `config.json` gives, or the directory that holds one.
-
-    Raises: `BadInput`, in one line with the field that is missing or not understood.
-    """
+def _content(path: Path) -> tuple[Path, dict[str, Any]]:
+    """The file of a path, which may be the directory that holds one, and what it says."""
     path = Path(path)
     if path.is_dir():
-        path = path / "config.json"
+        path = path / ("config.json" if (path / "config.json").is_file() else "params.json")
+        path = path if path.is_file() else path.with_name("config.json")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -112,4 +111,35 @@ def model_from_hf(path: Path) -> dict[str, Any]:
         raise BadInput(f"model.path={path}: not JSON (line {error.lineno}: {error.msg})") from None
     if not isinstance(found, dict):
         raise BadInput(f"model.path={path}: must hold a JSON object")
+    return path, found
+
+
+def hf_name(path: Path) -> str:
+    """What to call the model of a file.
+
+    Its `_name_or_path` if that is a name; else that of its directory in the Hugging Face cache or elsewhere, or of the
+    file where it is not called config.json; else the first of its `architectures`.
+    """
+    path, found = _content(path)
+    named = str(found.get("_name_or_path") or "")
+    cached = [p.name.split("--")[-1] for p in path.absolute().parents if p.name.startswith("models--")]
+    folder = path.absolute().parent.name
+    classes = found.get("architectures")
+    candidates = [
+        named.split("/")[-1] if named and not named.startswith((".", "/", "~")) else "",
+        *cached[:1],
+        path.stem if path.name not in ("config.json", "params.json") else folder,
+        str(classes[0]) if isinstance(classes, list) and classes else "",
+        "model",
+    ]
+    slugs = (re.sub(r"[^a-z0-9]+", "_", c.lower()).strip("_") for c in candidates)
+    return next(s for s in slugs if s)
+
+
+def model_from_hf(path: Path) -> dict[str, Any]:
+    """The fields of `sweep.point.Model` that a `config.json` gives, or the directory that holds one.
+
+    Raises: `BadInput`, in one line with the field that is missing or not understood.
+    """
+    path, found = _content(path)
     return read_config(found, f"model.path={path}")
