@@ -175,8 +175,19 @@ class Library:
         raise BadInput(f"{group}={name}: no such {group}; {closest(name, self.choices(group))}")
 
     def record(self, group: str, name: str) -> Record:
-        """A record by name, checked."""
-        return make_record(group, name, self.raw(group, name))
+        """A record by name, checked; a model's file may point to the `config.json` that has its shape."""
+        raw = self.raw(group, name)
+        if group == "model" and "path" in raw:
+            if raw["path"] is None:
+                raise BadInput(
+                    f"model={name}: reads a file; say model={name} model.path=FILE, or {{hf: FILE}} in a grid"
+                )
+            return from_file(raw)[0]
+        return make_record(group, name, raw)
+
+    def entries(self, group: str) -> list[str]:
+        """Names of the records that have figures of their own: all but what reads them from a file."""
+        return [name for name in self.choices(group) if group != "model" or "path" not in self.raw(group, name)]
 
 
 def make_record(group: str, name: str, raw: Mapping[str, Any]) -> Record:

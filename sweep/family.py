@@ -233,7 +233,13 @@ def transformed(
         values = scale_model(record.values, rules)
         if values == record.values:
             return record
-        return dataclasses.replace(record, values=values, about={**record.about, "status": "hypothetical"})
+        asked = [k for k in ("d_model", "n_layers", *rules, rules.get("solve")) if k in values]
+        shown = [f"{k} {values[k]:g}" for k in dict.fromkeys(asked) if values[k] != record.values[k]]
+        about = {**record.about, "status": "hypothetical"}
+        about["overridden"] = sorted(
+            {*(about.get("overridden") or []), *(k for k in values if values[k] != record.values[k])}
+        )
+        return dataclasses.replace(record, id=f"{record.id}[{', '.join(shown)}]", values=values, about=about)
     values, about, label = dict(record.values), dict(record.about), []
     for key, (entries, figure, _) in VINTAGES.items():
         if settings.get(key) is not None:

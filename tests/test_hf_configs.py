@@ -1,7 +1,8 @@
 """Configurations as their makers publish them (`hf_configs/*.json`, each with its source) against what is published.
 
 Those of catalogue entries must give the entry's shape field by field; those of models that are not in the catalogue
-must give the published total of parameters. These totals are figures of cards and names as known; they were not re-read.
+must give the published total of parameters. These totals are figures of cards and names as known; they were
+not re-read.
 """
 
 from __future__ import annotations

@@ -162,7 +162,10 @@ class _Styles:
         if "hardware_status" in frame.columns:
             dashed = frame.filter(pl.col("hardware_status").cast(pl.String).str.to_lowercase().is_in(UNCONFIRMED))
             self.dashed = dict(dashed.select(line, pl.col("hardware_status").cast(pl.String)).rows())
-        self.names = {name: f"{name} ({self.dashed[name]})" if name in self.dashed else name for name in lines}
+        self.names = {
+            name: f"{name} ({self.dashed[name]})" if name in self.dashed and not name.endswith(")") else name
+            for name in lines
+        }
         seen = shown[colour].unique().to_list() if by_bound else lines
         if by_bound and set(seen) <= set(BOUND_COLOURS):
             keys = [key for key in BOUND_COLOURS if key in seen]
