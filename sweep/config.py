@@ -183,7 +183,11 @@ class Library:
                     f"model={name}: reads a file; say model={name} model.path=FILE, or {{hf: FILE}} in a grid"
                 )
             return from_file(raw)[0]
-        return make_record(group, name, raw)
+        record = make_record(group, name, raw)
+        if group == "hardware":
+            check_hardware(record.values, name)
+            check_as_sold(record)
+        return record
 
     def entries(self, group: str) -> list[str]:
         """Names of the records that have figures of their own: all but what reads them from a file."""
@@ -238,6 +242,52 @@ def check_value(group: str, key: str, value: Any) -> Any:
     if key in WHOLE.get(group, ()) and number != math.floor(number):
         raise BadInput(f"{where}: must be a whole number; nearest: {math.floor(number)}, {math.ceil(number)}")
     return number
+
+
+# What a generation can do at most, dense and in one direction: bf16 flop per processor and cycle (NVIDIA's white
+# papers of A100 and H100; B200: 2.25e15 / 148 / 1.85e9), and the scale-up link per GPU. What is beyond is a figure that
+# vendors print with sparsity or for both directions.
+FLOP_PER_CYCLE = {"ampere": 2048, "hopper": 4096, "blackwell": 8192}
+CLOCK_HZ = 2.3e9
+LINK_BYTES_PER_S = {
+    "ampere": 3e11,
+    "hopper": 4.5e11,
+    "blackwell": 9e11,
+    "rubin": 1.8e12,
+    "cdna3": 4.48e11,
+    "cdna4": 5.38e11,
+}
+TWICE = ("fp32_flops", "bf16_flops", "fp8_flops", "int8_flops", "fp4_flops", "link_bytes_per_s")
+
+
+def check_as_sold(record: Record) -> None:
+    """Refuse a machine's own file where it has a sparse peak or both directions of a link. Raises: `BadInput`."""
+    generation = str(record.about.get("generation") or "")
+    rate, n_sm, link = (record.values.get(k) for k in ("bf16_flops", "n_sm", "link_bytes_per_s"))
+    per_cycle = FLOP_PER_CYCLE.get(generation)
+    if rate and n_sm and per_cycle and rate > 1.01 * n_sm * per_cycle * CLOCK_HZ:
+        raise BadInput(
+            f"hardware.bf16_flops={rate:g}: {record.id} would run at {rate / n_sm / per_cycle / 1e9:.1f} GHz; rates "
+            "are dense, a sparse peak is twice the dense one"
+        )
+    most = LINK_BYTES_PER_S.get(generation)
+    if link and most and link > 1.01 * most:
+        raise BadInput(
+            f"hardware.link_bytes_per_s={link:g}: more than {most:g} of {generation} ({record.id}); bandwidths are "
+            "of one direction, vendors print both"
+        )
+
+
+def check_override(record: Record, own: Mapping[str, Any]) -> None:
+    """Refuse a figure that is twice the entry's: a sparse peak, or both directions of a link. Raises: `BadInput`."""
+    for key in TWICE:
+        value, sold = record.values.get(key), own.get(key)
+        if value and sold and abs(value / sold - 2) < 0.01:
+            what = "a sparse peak is twice the dense one" if "flops" in key else "both directions are twice the one"
+            raise BadInput(
+                f"hardware.{key}={value:g}: twice the {sold:g} of {record.id}; {what}. For a machine twice as fast say "
+                f"hardware.scale.{key}=2"
+            )
 
 
 def check_hardware(values: Mapping[str, Any], name: str) -> None:
@@ -414,6 +464,8 @@ def mark_overrides(record: Record, library: Library) -> Record:
     changed = sorted(k for k, v in record.values.items() if v != own.get(k))
     if not changed:
         return record
+    if record.group == "hardware":
+        check_override(record, own)
     return dataclasses.replace(record, about={**record.about, "status": "hypothetical", "overridden": changed})
 
 

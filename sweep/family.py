@@ -18,6 +18,7 @@ import numpy as np
 
 from sweep.complete import complete_model
 from sweep.config import Record, Study, check_hardware
+from sweep.cost.arith import namespace
 from sweep.cost.memory import count_params
 from sweep.errors import BadInput, closest
 from sweep.point import Hardware, Model, names
@@ -44,7 +45,8 @@ VINTAGES = {"price": ("prices", "usd_per_hour", "list"), "power": ("powers", "wa
 def held(values: Mapping[str, Any], quantity: str) -> float:
     """Parameters of a shape: all of them, or those that a token multiplies."""
     model = complete_model({k: np.nan if v is None else float(v) for k, v in values.items()})
-    params = count_params(model)
+    with namespace(np):
+        params = count_params(model)
     return float((params.total if quantity == "params_total" else params.active)[0])
 
 
@@ -67,17 +69,23 @@ def _layers(values: Values, old: float, new: float, exact: bool) -> None:
         values["n_index_layers"] = count if exact or values["n_index_layers"] % 1 else _to(count, 1)
 
 
-def _shape(base: Mapping[str, Any], factors: Mapping[str, float], multiple: float, exact: bool) -> Values:
-    """A shape with factors applied; `exact` leaves out the rounding, for the solver."""
+def _shape(
+    base: Mapping[str, Any], factors: Mapping[str, float], multiple: float, exact: bool, fixed: Sequence[str] = ()
+) -> Values:
+    """A shape with factors applied.
+
+    Args:
+        exact: leave out the rounding, for the solver.
+        fixed: fields that do not go along, because they had a factor of their own before.
+    """
     values = dict(base)
     width = factors.get("d_model", 1.0)
     depth = factors.get("n_layers", 1.0)
     own = dict(factors)
     if width != 1.0:
-        for key in WIDTHS:
-            own.setdefault(key, width)
-        own.setdefault("n_heads", width)
-        own.setdefault("state_bytes_per_layer", width)
+        for key in (*WIDTHS, "n_heads", "state_bytes_per_layer"):
+            if key not in fixed:
+                own.setdefault(key, width)
         if base.get("head_dim") is None and not base.get("kv_lora_rank"):
             values["head_dim"] = base["d_model"] / base["n_heads"]
     own.setdefault("extra_params", width * depth)
@@ -178,17 +186,19 @@ def _solved(base: Mapping[str, Any], factors: Mapping[str, float], solve: str, h
     if not base.get(solve):
         raise BadInput(f"model.scale.solve={solve}: this model has none; {closest('', _present(base))}")
     goal = held(base, hold)
+    start = _shape(base, factors, multiple, exact=False)  # all but the solved dimension, as they will be
+    fixed = [k for k in factors if k != solve]
 
-    def shape(value: float, *, exact: bool) -> Values:
-        return _shape(base, {**factors, solve: value / base[solve]}, multiple, exact=exact)
+    def shape(factor: float, *, exact: bool) -> Values:
+        return _shape(start, {solve: factor}, multiple, exact=exact, fixed=fixed)
 
-    factor = _root(lambda x: held(shape(x * base[solve], exact=True), hold), goal, "model.scale.solve", solve)
+    factor = _root(lambda x: held(shape(x, exact=True), hold), goal, "model.scale.solve", solve)
     step = 1.0 if solve in WHOLE else multiple
-    ideal = factor * base[solve]
     least = float(base["top_k"]) if solve == "n_experts" else step
-    below = max(math.floor(ideal / step) * step, least)
-    candidates = [shape(max(below + i * step, least), exact=False) for i in (-1, 0, 1, 2)]
-    return min(candidates, key=lambda values: abs(held(values, hold) - goal))
+    below = math.floor(factor * start[solve] / step) * step
+    sizes = dict.fromkeys(max(below + i * step, least) for i in (-1, 0, 1, 2))
+    found = [shape(size / start[solve], exact=False) for size in sizes]
+    return min(found, key=lambda values: abs(held(values, hold) - goal))
 
 
 def _present(base: Mapping[str, Any]) -> list[str]:
