@@ -163,7 +163,7 @@ def explain(study: Study) -> Explanation:
     Raises: `BadInput` where the layout is impossible for the model. Whatever else stands against the point (capacity,
         missing figures, no such format, outside the domain, too slow to the first token) is in `reasons`.
     """
-    point_study = dataclasses.replace(study, grid={}, zip={}, where=[])
+    point_study = dataclasses.replace(study, grid={}, on_top={}, zip={}, where=[])
     load = study.base["workload"].values
     if load["batch"] is None:
         raise BadInput("workload.batch=null: must be given")

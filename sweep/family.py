@@ -375,3 +375,9 @@ def prepared(study: Study) -> Study:
         for group, record in study.base.items()
     }
     return dataclasses.replace(study, base=base, unscaled=study.base)
+
+
+def source(study: Study, group: str) -> Record:
+    """The base record of a group before its settings, to which a grid applies them."""
+    asked = study.settings.get(group) or study.on_top.get(group)
+    return study.unscaled.get(group, study.base[group]) if asked else study.base[group]

@@ -23,7 +23,7 @@ from sweep.config import SETTINGS, Record, Study, as_record, check_value, flat, 
 from sweep.cost.memory import count_params
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
-from sweep.family import Made, check_vintages, expand, prepared
+from sweep.family import Made, check_vintages, expand, prepared, source
 from sweep.machine import Machine, Resolved, Tile, resolve
 from sweep.point import RECORDS, Context, Kinds, Layout, Model, names
 
@@ -275,10 +275,15 @@ def record_axis(study: Study, group: str, spec: Any, zipped: Mapping[str, Any]) 
     elif isinstance(spec, str):
         entries.append(Entries(records=[study.library.record(group, spec)], varied=[], dropped=0))
     elif isinstance(spec, Mapping) or zipped:
-        entries.append(family(study, group, {"grid": spec or {}, "zip": zipped}, base=study.unscaled[group]))
+        entries.append(family(study, group, {"grid": spec or {}, "zip": zipped}, base=source(study, group)))
     else:
-        entries.append(Entries(records=[study.unscaled[group]], varied=[], dropped=0))
-    made = [m for e in entries for m in _with_settings(study, group, e, several=len(entries) > 1)]
+        entries.append(Entries(records=[source(study, group)], varied=[], dropped=0))
+    made: list[Made] = []
+    dropped = 0
+    for e in entries:
+        found = _with_settings(study, group, e, several=len(entries) > 1)
+        dropped += e.dropped * (len(found) // max(len(e.records), 1))
+        made += found
     check_vintages(made)
     records = [m.record for m in made]
     if not records:
@@ -303,7 +308,7 @@ def record_axis(study: Study, group: str, spec: Any, zipped: Mapping[str, Any]) 
         else:
             columns[f"{group}.{key}"] = np.array([str(v) for v in values], dtype=object)
     axis = Axis(name=group, size=len(records), columns=columns)
-    return records, axis, sum(e.dropped for e in entries)
+    return records, axis, dropped
 
 
 def _with_settings(study: Study, group: str, entries: Entries, *, several: bool) -> list[Made]:
