@@ -361,6 +361,8 @@ def study(
         for key in SETTINGS.get(group, ()):
             rules[group] |= flat(key, raw.pop(key, None))
         if group == "model" and raw.get("path") is not None:
+            if name in library.entries(group):
+                raise BadInput(f"model.path={raw['path']}: {name} has a shape of its own; say model=hf")
             base[group], files[str(raw["path"])] = from_file(raw, given)
             continue
         if group == "model" and name == "hf":

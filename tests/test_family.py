@@ -201,6 +201,12 @@ def test_base_settings_apply_once() -> None:
     assert study.base["model"].status == "hypothetical"
 
 
+def test_one_point_of_a_scaled_axis_is_its_base() -> None:
+    for words, depth in (([], 80), (["model.scale.d_model=2"], 20)):
+        found = explain(make_study("experiment=shapes", "layout.tpa=8", *words))
+        assert found.inputs["inputs"]["model"]["n_layers"] == depth
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -215,6 +221,7 @@ def test_base_settings_apply_once() -> None:
         (["grid.hardware=[h100_sxm_80gb,gb300_nvl72]", "grid.hardware.price=[retial]"], "no machine has such a price"),
         (["model=hf"], "model.path=null: name a config.json"),
         (["model=hf", "model.path=/no/such"], "model.path=/no/such: no such file"),
+        (["model=qwen3_8b", f"model.path={FILE}"], "qwen3_8b has a shape of its own; say model=hf"),
         (["grid.model=[hf]"], "say model=hf model.path=FILE"),
         # three faults that catalogues in circulation have: a sparse peak, both directions of a link, a name that is not
         (["hardware=h100_sxm_80gb", "hardware.bf16_flops=1.979e15"], "a sparse peak is twice the dense one"),

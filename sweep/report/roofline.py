@@ -12,6 +12,7 @@ import altair as alt
 from sweep.explain import Explanation, compare, moves
 from sweep.report.charts import BOUND_COLOURS, _dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label
+from sweep.report.tags import tag
 
 WIDTH = 120  # characters of a line at most
 _PARTS = {name: f"{name}_s" for name in BOUND_COLOURS}
@@ -502,7 +503,8 @@ def roofline_chart(
             )
     panel = alt.layer(*layers).properties(width=_PIXELS[0], height=_PIXELS[1])
     e = explanation
-    heading = title or f"Roofline of {e.inputs['model']} on {e.inputs['hardware']}"
+    status = {e.inputs["hardware"]: e.inputs["hardware_status"]}
+    heading = title or f"Roofline of {e.inputs['model']} on {tag(e.inputs['hardware'], status)}"
     return _dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
 
 
