@@ -48,6 +48,7 @@ from pipelines.query import (
 from sweep import doubt, store
 from sweep.errors import BadInput
 from sweep.frontier import Objective, condition, frontier, hypervolume, parse_objectives, rank, thin_to
+from sweep.report import tags
 from sweep.report.markdown import grid, integer, number, table
 
 OBJECTIVES = ("accuracy", "tok_s_gpu", "tok_s_user")
@@ -288,6 +289,9 @@ def printed(
     origin: dict[str, float],
 ) -> str:
     """What a terminal shows: one line per group, the first rows of each, one line per job."""
+    status = tags.statuses(job.manifest for job in jobs)
+    front = tags.tagged(front, status)
+    groups = [{**row, "hardware": tags.tag(row["hardware"], status)} if "hardware" in row else row for row in groups]
     names = ", ".join(map(str, goals))
     over = f"per {', '.join(by)}" if by else "over all"
     text = [f"{front.height:,} points on {len(groups)} frontier{'s' * (len(groups) > 1)} of {names}, {over}"]

@@ -41,6 +41,7 @@ from sweep.columns import BY_NAME, axis_metadata
 from sweep.config import conf_dir, plain
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
+from sweep.report import tags
 from sweep.report.markdown import grid
 
 FORMATS = ("table", "csv", "json", "parquet")
@@ -593,6 +594,9 @@ def task(arguments: argparse.Namespace) -> int:
         else:
             head = found.head(SHOWN_ROWS + 1).collect(engine="streaming") if out is None else found.collect()
             rows = head.height
+            for column, kind in head.schema.items():  # a query may call its machines what it likes
+                if kind in (pl.String, pl.Categorical):
+                    head = tags.tagged(head, tags.statuses(job.manifest for job in jobs), column)
             text = text_table(head if out is not None else head.head(SHOWN_ROWS)) + "\n"
             if out is None:
                 sys.stdout.write(text)

@@ -33,7 +33,7 @@ from omegaconf import OmegaConf
 from pipelines import _app
 from sweep import doubt, run, store
 from sweep.errors import BadInput
-from sweep.report import table, write_report
+from sweep.report import table, tags, write_report
 from sweep.run import Progress
 
 ROOT = Path("outputs")
@@ -179,7 +179,7 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, r
             if c == "layout" or c in frontier.columns
         ]
         head = frontier.sort(["accuracy", "tok_s_gpu"], descending=True).head(8)
-        print(table(head, shown))
+        print(table(tags.tagged(head, tags.statuses([manifest])), shown))
     print(f"accuracy: {manifest['accuracy_label']}")
     print(doubts(manifest))
     print(f"{directory / 'frontier.parquet'}")

@@ -166,7 +166,7 @@ def explain(study: Study) -> Explanation:
     Raises: `BadInput` where the layout is impossible for the model. Whatever else stands against the point (capacity,
         missing figures, no such format, outside the domain, too slow to the first token) is in `reasons`.
     """
-    point_study = dataclasses.replace(study, grid={}, zip={}, where=[])
+    point_study = dataclasses.replace(study, grid={}, on_top={}, zip={}, where=[])
     load = study.base["workload"].values
     if load["batch"] is None:
         raise BadInput("workload.batch=null: must be given")
@@ -306,7 +306,10 @@ def _inputs(study: Study, layout: Layout) -> dict[str, Any]:
         "efficiency": study.efficiency_id,
         "model_status": base["model"].status,
         "hardware_status": base["hardware"].status,
+        "model_overridden": list(base["model"].about.get("overridden") or []),
         "hardware_overridden": list(base["hardware"].about.get("overridden") or []),
+        "hardware_price": base["hardware"].about.get("price"),
+        "hardware_power": base["hardware"].about.get("power"),
         "layout": cut,
         "workload": {k: _plain(v) for k, v in base["workload"].values.items()},
         "inputs": {g: {k: _plain(v) for k, v in base[g].values.items()} for g in ("model", "hardware", "precision")},

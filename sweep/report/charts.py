@@ -166,7 +166,10 @@ class _Styles:
         if "hardware_status" in frame.columns:
             dashed = frame.filter(pl.col("hardware_status").cast(pl.String).str.to_lowercase().is_in(UNCONFIRMED))
             self.dashed = dict(dashed.select(line, pl.col("hardware_status").cast(pl.String)).rows())
-        self.names = {name: f"{name} ({self.dashed[name]})" if name in self.dashed else name for name in lines}
+        self.names = {
+            name: f"{name} ({self.dashed[name]})" if name in self.dashed and not name.endswith(")") else name
+            for name in lines
+        }
         seen = shown[colour].unique().to_list() if by_bound else lines
         if by_bound and set(seen) <= set(BOUND_COLOURS):
             keys = [key for key in BOUND_COLOURS if key in seen]
@@ -213,7 +216,11 @@ class _Styles:
 
     def _legend(self) -> Any:
         """One legend for the shape of markers and the shade of lines: alike, so that they are merged."""
-        return alt.Legend(title=self.line_title, symbolSize=110, symbolStrokeWidth=1.8, symbolFillColor="#FFFFFF")
+        long = max((len(name) for name in self.names.values()), default=0) > 36  # three side by side would not fit
+        columns: Any = 1 if long else alt.Undefined
+        return alt.Legend(
+            columns=columns, title=self.line_title, symbolSize=110, symbolStrokeWidth=1.8, symbolFillColor="#FFFFFF"
+        )
 
 
 def _grey(lightness: float) -> str:
@@ -339,7 +346,7 @@ def where_time_goes(
             "line:N",
             sort=order,
             title=None,
-            axis=alt.Axis(domain=False, ticks=False, labelLimit=200, labelOffset=6, grid=False),
+            axis=alt.Axis(domain=False, ticks=False, labelLimit=420, labelOffset=6, grid=False),
             scale=alt.Scale(paddingInner=0, paddingOuter=0),
         )
         bar = (
@@ -404,7 +411,7 @@ def _dressed(chart: alt.VConcatChart, title: str, subtitle: str | Sequence[str])
         )
         .configure_legend(
             labelFontSize=11, titleFontSize=11, titleFontWeight="bold", labelColor=_INK, titleColor=_INK,
-            labelLimit=260, symbolStrokeWidth=1.2, orient="bottom", columns=3, columnPadding=14, titlePadding=4,
+            labelLimit=420, symbolStrokeWidth=1.2, orient="bottom", columns=3, columnPadding=14, titlePadding=4,
             offset=6, padding=6,
         )
         .configure_title(color=_INK)

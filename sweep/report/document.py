@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from sweep.accuracy import TIE_DENSE_NATS, TIE_MOE_NATS
+from sweep.report import tags
 from sweep.report.charts import BOUND_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
 from sweep.report.markdown import (
     BOUND_LABELS,
@@ -95,6 +96,10 @@ class _Page:
         if "hardware_status" not in frontier.columns and self.line == "hardware":
             frontier = self._with_status(frontier)
         self.everywhere, self.somewhere, frontier = ranges_apart(frontier)
+        self.names = tags.statuses([manifest])
+        self.plain = frontier  # as it is stored: names without tags
+        if self.line == "hardware":
+            frontier = tags.tagged(frontier, self.names)
         self.frontier = frontier
         self.extra = told_apart(frontier)
         known = (*_POINT_COLUMNS, *(f"layout.{key}" for key in ("gpus", "tpa", "kvp", "dpa", "tpf", "ep", "pp")))
@@ -165,7 +170,7 @@ class _Page:
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def _csv(self) -> None:
-        frame = self.frontier.drop("_slice", "_apart", strict=False)
+        frame = self.plain.drop("_slice", "_apart", strict=False)
         if not self.complete_csv:
             groups = frame.partition_by(self.by, maintain_order=True) if self.by else [frame]
             share = max(CSV_ROWS // max(len(groups), 1), 1)
@@ -484,6 +489,10 @@ class _Page:
             }.get(str(preset))
             notes.append(f"Efficiency preset: `{preset}`" + (f" ({meaning})." if meaning else "."))
         notes += self._unverified()
+        used = self.plain["hardware"].cast(pl.String).unique().to_list() if "hardware" in self.plain.columns else []
+        priced = tags.prices(m, used)
+        if priced:
+            notes.append("Prices and powers behind cost and energy:" + "".join(f"\n  * {line}" for line in priced))
         mixed = [k for k in _CONTEXT_KEYS if k in frame.columns and k not in self.by]
         if mixed:
             notes.append(
@@ -565,9 +574,7 @@ class _Page:
         provenance = self.manifest.get("provenance")
         if not isinstance(provenance, Mapping):
             return []
-        used = (
-            set(self.frontier["hardware"].cast(pl.String).to_list()) if "hardware" in self.frontier.columns else set()
-        )
+        used = set(self.plain["hardware"].cast(pl.String).to_list()) if "hardware" in self.plain.columns else set()
         lines = []
         for name in sorted(provenance, key=str):
             figures = provenance[name]
@@ -575,7 +582,7 @@ class _Page:
                 continue
             open_ones: dict[str, list[str]] = {}
             for key, status in figures.items():
-                if not str(status).lower().startswith(_FIGURES_VERIFIED):
+                if key not in tags.PRICES and not str(status).lower().startswith(_FIGURES_VERIFIED):
                     open_ones.setdefault(str(status), []).append(str(key))
             if open_ones:
                 lines.append(
