@@ -6,7 +6,11 @@ r"""The exact Pareto frontier of stored points: of one sweep, of several, or of 
   python -m pipelines.frontier SWEEP --objectives=-usd_per_mtok,tok_s_user --by hardware,layout.gpus --top 5
   python -m pipelines.frontier SWEEP_A SWEEP_B --by job --out outputs/compared
   python -m pipelines.frontier SWEEP --epsilon ties
+  python -m pipelines.frontier MACHINE_0 MACHINE_1 --partial
   python -m pipelines.frontier SWEEP --format csv > frontier.csv
+
+Shards of one study (shard.index=I shard.count=N) count as the one sweep that they are slices of: what is written is the
+frontier that it would have had. Where some are missing, nothing is, unless --partial is said.
 
 A point is on the frontier of its group if no other one is at least as good in every objective and better in one.
 Points that are infeasible or fail --where are left out first. Where several jobs are read, the column `job` says
@@ -197,7 +201,15 @@ def frontier_rows(
     if "point_id" not in schema or not all(job.path.is_dir() for job in jobs):
         return frontier(points, goals, by, where)
     keys = [key for key in ("job", "point_id") if key in schema]
-    narrow = frontier(points, goals, by, where, columns=keys).unique(maintain_order=True).with_row_index("|place")
+    order = dict.fromkeys([*by, *(goal.column for goal in goals), *keys])
+    narrow = frontier(points, goals, by, where, columns=list(order))
+    # by point_id where objectives tie, however the points were stored: in slices, or by objectives
+    tied: list[pl.Expr | str] = ["point_id"]
+    if "job" in keys:
+        tied.insert(0, pl.col("job").replace_strict({job.name: i for i, job in enumerate(jobs)}, return_dtype=pl.Int64))
+    descending = [*(False for _ in by), *(goal.maximise for goal in goals), *(False for _ in tied)]
+    narrow = narrow.sort([*by, *(goal.column for goal in goals), *tied], descending=descending)
+    narrow = narrow.select(keys).unique(maintain_order=True).with_row_index("|place")
     parts = [pl.DataFrame(schema=schema)]
     for job in jobs:
         own = narrow if len(jobs) == 1 else narrow.filter(pl.col("job") == job.name)
@@ -362,12 +374,13 @@ def target(paths: Sequence[Path], out: Path | None, jobs: Sequence[Stored]) -> P
         if out.exists() and not out.is_dir():
             raise BadInput(f"--out={out}: is a file; name a directory")
         for job in jobs:
-            if out.resolve() == job.path.resolve():
+            if any(out.resolve() == own.path.resolve() for own in (job.shards or (job,))):
                 raise BadInput(f"--out={out}: holds the sweep's own frontier; nearest: {out / 'frontier'}")
         return out
     if len(paths) != 1 or not paths[0].is_dir():
         return None
-    return paths[0] / "frontier" if any(job.path == paths[0] for job in jobs) else paths[0]
+    own = [shard for job in jobs for shard in (job.shards or (job,))]
+    return paths[0] / "frontier" if any(job.path == paths[0] for job in own) else paths[0]
 
 
 def save(
@@ -403,7 +416,7 @@ def task(arguments: argparse.Namespace) -> int:
     """Find, print and write one frontier."""
     if arguments.top is not None and arguments.top < 1:
         raise BadInput(f"--top={arguments.top}: must be at least 1")
-    jobs = stored(arguments.paths)
+    jobs = stored(arguments.paths, whole=not arguments.partial)
     directory = target(arguments.paths, arguments.out, jobs)
     points = scan(jobs)
     schema = dict(points.collect_schema())
@@ -419,6 +432,14 @@ def task(arguments: argparse.Namespace) -> int:
     if eps is not None:
         say_what_ties(jobs, rows, eps)
     front = ranked(rows, goals, by)
+    for job in jobs:
+        if job.shards:
+            m = job.manifest
+            lost = ", ".join(f"{k} {v:,}" for k, v in (m.get("infeasible") or {}).items()) or "none"
+            note(
+                f"{len(job.shards)} shards of {job.name}: feasible {m.get('feasible', 0):,} of {m.get('points', 0):,} "
+                f"points; infeasible: {lost}"
+            )
     groups: list[dict[str, Any]] = []
     origin: dict[str, float] = {}
     if front.is_empty():
@@ -466,6 +487,7 @@ def parser() -> Parser:
         help="keep what ties with the frontier in loss too, marked on_frontier=false (ties: 0.010 nats, 0.03 between "
         "dense and mixture of experts)",
     )
+    line.add_argument("--partial", action="store_true", help="take the shards of a study that are there")
     line.add_argument("--out", type=Path, metavar="DIR", help="where to write")
     line.add_argument("--top", type=int, metavar="N", help=f"rows per frontier to show (table: {TOP}, else all)")
     line.add_argument("--format", choices=FORMATS, default="table", help="of standard output (default: table)")

@@ -185,6 +185,8 @@ def task(arguments: argparse.Namespace) -> int:
     jobs = stored([arguments.path], "frontier")
     if document and len(jobs) > 1:
         raise BadInput(f"{arguments.path}: holds {len(jobs)} sweeps; --doc takes one, such as {jobs[0].path}")
+    if len(jobs) > 1 and any(job.shards for job in jobs):
+        raise BadInput(f"{arguments.path}: holds shards beside other sweeps; a report takes the shards of one study")
     for job in jobs:
         report = rewrite(job)
         if document is None:

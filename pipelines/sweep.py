@@ -13,6 +13,8 @@ Keys: any of conf/ (groups model hardware precision layout workload efficiency a
   frontier.robust=auto|true|false   mark points that stay on it under other laws of accuracy (auto: where it is cheap)
   store.rows=all|feasible|frontier|auto  store.axes=true|false
   output=DIR                 where to write (default outputs/sweep/<time>)
+  shard.index=I shard.count=N   the I-th of N slices of the grid, from 0, for one of N machines; the frontier of all:
+                             python -m pipelines.frontier DIR
   resume=last|DIR            go on with an interrupted run of the same configuration
   -m                         one job per combination of comma-separated values; all jobs together:
                              python -m pipelines.frontier outputs/sweep/<time>
@@ -74,7 +76,7 @@ class Reporter:
             print(f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
 
 
-def choose_directory(job: _app.Job, sha256: str) -> Path:
+def choose_directory(job: _app.Job, sha256: str, study_sha256: str) -> Path:
     """Where this run writes: as asked, the last run of this configuration, or a new directory."""
     output, resume = job.options.get("output"), job.options.get("resume")
     if resume == "last":
@@ -87,8 +89,11 @@ def choose_directory(job: _app.Job, sha256: str) -> Path:
         if not (directory / "config.sha256").is_file():
             raise BadInput(f"resume={resume}: holds no run to go on with")
         return directory
+    shard = job.study.shard
+    if output is not None and shard:  # all machines say the same directory
+        return Path(str(output)) / f"shard-{shard.index}-of-{shard.count}-{study_sha256[:8]}"
     if output is not None:
-        return Path(str(output))
+        return Path(str(output)) / (job.directory.name if job.directory is not None else "")
     if job.directory is not None:
         return job.directory
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -103,29 +108,34 @@ def choose_directory(job: _app.Job, sha256: str) -> Path:
 def task(job: _app.Job) -> int:
     """One sweep."""
     plan = run.plan(job.study)
-    directory = choose_directory(job, plan.sha256)
+    directory = choose_directory(job, plan.sha256, plan.study_sha256)
     run.check_directory(directory, plan.sha256)
     run.check_disk(plan, directory)
     say = sys.stderr
     print(f"{plan.study.title}", file=say)
     after = "counted while it runs" if plan.points is None else f"{plan.points:,}"
-    print(f"points: {plan.points_before:,} in the grid, {after} after where; store.rows={plan.rows}", file=say)
+    of = f" in {job.study.shard}" if job.study.shard else ""
+    print(f"points: {plan.points_before:,} in the grid, {after} after where{of}; store.rows={plan.rows}", file=say)
     if (warning := doubt.ranges(plan.space, job.study).warning()) is not None:
         print(warning, file=say)
-    done = store.manifest(directory)
-    if done.get("config_sha256") == plan.sha256 and (directory / "frontier.parquet").is_file():
-        print(f"complete already: {directory}", file=say)
+    with store.claimed(directory):
+        return evaluate(job, plan, directory)
+
+
+def evaluate(job: _app.Job, plan: run.Plan, directory: Path) -> int:
+    """Run a plan, or find that it has been run, and report on it."""
+    if store.is_complete(directory, plan.sha256):
+        print(f"complete already: {directory}", file=sys.stderr)
         frontier = store.scan(directory, "frontier").collect()
-        manifest = done
+        manifest = store.manifest(directory)
     else:
         bar = job.options.get("progress")
         reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
-        result = run.Run(plan, directory, config_yaml=job.config_yaml, report=reporter).execute()
-        frontier, manifest = result.frontier, result.manifest
-        if job.directory is None:  # a multirun's jobs have it from Hydra
-            (directory / ".hydra").mkdir(exist_ok=True)
+        if job.directory != directory:  # else Hydra has written it
             store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
             store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
+        result = run.Run(plan, directory, config_yaml=job.config_yaml, report=reporter).execute()
+        frontier, manifest = result.frontier, result.manifest
     report = None
     if job.options.get("report", True):
         report = write_report(

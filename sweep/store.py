@@ -7,14 +7,15 @@ mixed with points of another configuration.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import polars as pl
@@ -25,6 +26,11 @@ from sweep.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, axis_metadata
 from sweep.cost.result import BOUNDS, REASONS
 from sweep.errors import BadInput, closest
 from sweep.space import Axis, Space
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 PREFIX = "codesign."
 
@@ -40,6 +46,8 @@ def code_version() -> str:
 def config_hash(resolved: Mapping[str, Any]) -> str:
     """Hash of a configuration: what decides the points, not where they go or how the run looks."""
     decides = {k: v for k, v in resolved.items() if k not in ("store", "title")}
+    if (decides.get("shard") or {}).get("count", 1) == 1:  # the whole grid
+        decides.pop("shard", None)
     store = dict(resolved.get("store") or {})
     decides["store"] = {k: store.get(k) for k in ("rows", "auto_rows", "axes", "part_rows")}
     text = json.dumps({"schema": SCHEMA_VERSION, "config": decides}, sort_keys=True, default=str)
@@ -47,13 +55,60 @@ def config_hash(resolved: Mapping[str, Any]) -> str:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write a file under a temporary name and rename it."""
+    """Write a file under a temporary name and rename it.
+
+    Raises: `BadInput` when it cannot be written, such as on a full disk; the temporary file is removed.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    _write(path, lambda sink: sink.write(content))
+
+
+def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as f:
-        f.write(data.encode() if isinstance(data, str) else data)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as sink:
+            fill(sink)
+            sink.flush()
+            os.fsync(sink.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise BadInput(
+            f"{path}: cannot be written ({error.strerror or error}); what is complete is kept, a rerun goes on from it"
+        ) from error
+
+
+@contextlib.contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """Keep other runs out of a directory, and clear what a killed one left half-written.
+
+    The claim ends with the process, however it ends. Raises: `BadInput` if another run has it.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise BadInput(f"{directory}: cannot be written ({error.strerror or error})") from error
+    try:
+        if fcntl is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadInput(f"{directory}: another run is writing here; wait for it, or name another one") from None
+            except OSError:
+                pass  # a file system without locks
+        for place in (directory, directory / "points"):
+            for left in place.glob(".*.tmp"):
+                left.unlink(missing_ok=True)
+        yield
+    except BadInput:
+        with contextlib.suppress(OSError):  # nothing was written
+            directory.rmdir()
+        raise
+    finally:
+        os.close(handle)
 
 
 def axes_json(axes: Sequence[Axis]) -> str:
@@ -166,27 +221,18 @@ class Writer:
         floats = [f.name for f in table.schema if pa.types.is_floating(f.type)]
         encoding = {name: "BYTE_STREAM_SPLIT" for name in floats} | {"point_id": "DELTA_BINARY_PACKED"}
         labels = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
-        temporary = path.with_name(f".{path.name}.tmp")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as sink:
-                pq.write_table(
-                    table,
-                    sink,
-                    compression=self.compression,
-                    compression_level=1 if self.compression == "zstd" else None,
-                    use_dictionary=labels,
-                    column_encoding=encoding,
-                    row_group_size=1 << 20,
-                )
-                sink.flush()
-                os.fsync(sink.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise BadInput(
-                f"{path}: cannot be written ({error.strerror or error}); complete parts are kept, resume goes on"
-            ) from error
+        _write(
+            path,
+            lambda sink: pq.write_table(
+                table,
+                sink,
+                compression=self.compression,
+                compression_level=1 if self.compression == "zstd" else None,
+                use_dictionary=labels,
+                column_encoding=encoding,
+                row_group_size=1 << 20,
+            ),
+        )
         return path.stat().st_size
 
 
@@ -282,8 +328,13 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     Columns that only some jobs swept are null in the others. Axis columns that were left out of the files are put
     back from `point_id`. Raises: `BadInput` for a path without points or of another schema version.
     """
+    return scan_files(_by_axes(files(path, table)))
+
+
+def scan_files(groups: Sequence[Sequence[Path]]) -> pl.LazyFrame:
+    """Parquet files as one lazy frame, axis columns included; those of a group have the same axes."""
     frames: list[pl.LazyFrame] = []
-    for group in _by_axes(files(path, table)):
+    for group in groups:
         metadata = part_metadata(group[0]) or {}
         found = metadata.get(f"{PREFIX}schema_version")
         if found is not None and int(found) > SCHEMA_VERSION:
@@ -319,6 +370,30 @@ def with_axes(frame: pl.LazyFrame, axes: Sequence[Axis]) -> pl.LazyFrame:
             expressions.append(pl.lit(column).gather(digit).alias(key))
         stride *= axis.size
     return frame.with_columns(list(reversed(expressions)))
+
+
+def is_complete(path: Path, sha256: str) -> bool:
+    """Whether a run of this configuration has ended here, and all of its files open still."""
+    try:
+        found = manifest(path)
+    except ValueError:
+        return False
+    if found.get("config_sha256") != sha256:
+        return False
+    parts = [path / "points" / f"part-{i:05d}.parquet" for i in range(found.get("parts", 0))]
+    return all(part_metadata(file) is not None for file in (path / "frontier.parquet", *parts))
+
+
+def shard_of(path: Path) -> dict[str, Any] | None:
+    """Which shard of which study a directory holds, begun or finished: index, count, study_sha256; else `None`."""
+    file = path / "shard.json"
+    if not file.is_file():
+        return None
+    try:
+        found = json.loads(file.read_text())
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and {"index", "count", "study_sha256"} <= set(found) else None
 
 
 def manifest(path: Path) -> dict[str, Any]:
