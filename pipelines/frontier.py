@@ -45,6 +45,7 @@ from pipelines.query import (
     metadata_of,
     note,
     parquet_bytes,
+    place,
     scan,
     stored,
     write,
@@ -368,7 +369,7 @@ def jobs_text(jobs: Sequence[Stored]) -> str:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def target(paths: Sequence[Path], out: Path | None, jobs: Sequence[Stored]) -> Path | None:
+def target(paths: Sequence[Path | str], out: Path | None, jobs: Sequence[Stored]) -> Path | None:
     """The directory to write into; `None` where there is no natural one."""
     if out is not None:
         if out.exists() and not out.is_dir():
@@ -377,10 +378,11 @@ def target(paths: Sequence[Path], out: Path | None, jobs: Sequence[Stored]) -> P
             if any(out.resolve() == own.path.resolve() for own in (job.shards or (job,))):
                 raise BadInput(f"--out={out}: holds the sweep's own frontier; nearest: {out / 'frontier'}")
         return out
-    if len(paths) != 1 or not paths[0].is_dir():
+    path = paths[0]
+    if len(paths) != 1 or isinstance(path, str) or not path.is_dir():
         return None
     own = [shard for job in jobs for shard in (job.shards or (job,))]
-    return paths[0] / "frontier" if any(job.path == paths[0] for job in own) else paths[0]
+    return path / "frontier" if any(job.path == path for job in own) else path
 
 
 def save(
@@ -473,7 +475,7 @@ def task(arguments: argparse.Namespace) -> int:
 def parser() -> Parser:
     """The command line."""
     line = Parser("frontier", __doc__ or "")
-    line.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="sweeps, a multirun, or Parquet files")
+    line.add_argument("paths", type=place, nargs="+", metavar="PATH", help="sweeps, a multirun, or Parquet files")
     line.add_argument(
         "--objectives",
         metavar="A,B,...",

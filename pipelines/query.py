@@ -36,7 +36,7 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from pipelines._app import said
-from sweep import store
+from sweep import remote, store
 from sweep.columns import BY_NAME, axis_metadata
 from sweep.config import conf_dir, plain
 from sweep.cost.result import REASONS
@@ -73,6 +73,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, exit code 2."""
         self.exit(2, f"{self.prog}: {message}; --help shows examples\n")
+
+
+def place(text: str) -> Path | str:
+    """A path, or an address as it is."""
+    return text if remote.is_remote(text) else Path(text)
 
 
 def guarded(task: Callable[[argparse.Namespace], int], parser: Parser, argv: Sequence[str] | None) -> int:
@@ -169,7 +174,7 @@ class Stored:
             at = at.get(key) or {} if isinstance(at, dict) else {}
         return {str(k): str(v) for k, v in at.items() if v is not None} if isinstance(at, dict) else {}
 
-    def files(self, table: str) -> list[Path]:
+    def files(self, table: str) -> list[store.File]:
         """The Parquet files of a table, without standing in for each other; empty if there are none."""
         if self.shards:
             return [file for shard in self.shards for file in shard.files(table)]
@@ -178,7 +183,7 @@ class Stored:
         if table == "frontier":
             file = self.path / "frontier.parquet"
             return [file] if file.is_file() else []
-        return sorted((self.path / "points").glob("[!.]*.parquet"))
+        return store.parts(self.path)
 
     @property
     def only_frontier(self) -> bool:
@@ -204,9 +209,10 @@ class Stored:
         files = self.files("points") or self.files("frontier")
         found = (store.part_metadata(files[0]) or {}) if files else {}
         if self.shards:
-            known = OmegaConf.create(found.get(f"{store.PREFIX}config", ""))
+            known = OmegaConf.to_container(OmegaConf.create(found.get(f"{store.PREFIX}config", "")))
+            assert isinstance(known, dict)
             known["shard"] = {"index": 0, "count": 1}
-            found |= {f"{store.PREFIX}config": OmegaConf.to_yaml(known)}
+            found |= {f"{store.PREFIX}config": OmegaConf.to_yaml(OmegaConf.create(known))}
             found |= {f"{store.PREFIX}config_sha256": str((store.shard_of(self.shards[0].path) or {})["study_sha256"])}
         return found
 
@@ -329,13 +335,13 @@ def stored(paths: Sequence[Path | str], table: str = "points", *, whole: bool = 
     if shards are missing, which is a remark otherwise.
     """
     directories: dict[Path, Path] = {}
-    for path in map(Path, paths):
+    for path in map(store.here, paths):
         for directory in sweep_directories(path):
             directories.setdefault(directory.resolve(), directory)
     if len(directories) == 1:
         names = [resolved.name for resolved in directories]
     else:
-        root = Path(paths[0]).resolve() if len(paths) == 1 else Path(os.path.commonpath(list(directories)))
+        root = store.here(paths[0]).resolve() if len(paths) == 1 else Path(os.path.commonpath(list(directories)))
         names = [resolved.relative_to(root).as_posix() for resolved in directories]
     jobs = folded([Stored(name, path) for name, path in zip(names, directories.values(), strict=True)])
     for job in jobs:
@@ -713,7 +719,7 @@ def task(arguments: argparse.Namespace) -> int:
 def parser() -> Parser:
     """The command line."""
     line = Parser("query", __doc__ or "")
-    line.add_argument("path", type=Path, metavar="PATH", help="a sweep, a multirun, or a Parquet file")
+    line.add_argument("path", type=place, metavar="PATH", help="a sweep, a multirun, a Parquet file; s3://... too")
     line.add_argument("sql", nargs="?", metavar="SQL", help="a select over points, frontier, jobs")
     line.add_argument("--name", metavar="NAME", help="a named query: " + ", ".join(_names()))
     line.add_argument("--schema", action="store_true", help="print the columns, their units and meanings")

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from pipelines.query import Parser, Stored, guarded, stored
+from pipelines.query import Parser, Stored, guarded, place, stored
 from sweep import store
 from sweep.errors import BadInput, closest
 from sweep.report import write_report
@@ -180,6 +180,8 @@ def rewrite(job: Stored) -> Path:
 
 def task(arguments: argparse.Namespace) -> int:
     """Write reports, and refresh a document."""
+    if isinstance(arguments.path, str):
+        raise BadInput(f"{arguments.path}: a report is written beside a sweep on this machine; copy it here first")
     document: Path | None = arguments.doc
     text = read_document(document) if document else ""
     jobs = stored([arguments.path], "frontier")
@@ -210,7 +212,7 @@ def task(arguments: argparse.Namespace) -> int:
 def parser() -> Parser:
     """The command line."""
     line = Parser("report", __doc__ or "")
-    line.add_argument("path", type=Path, metavar="PATH", help="a sweep, or a multirun")
+    line.add_argument("path", type=place, metavar="PATH", help="a sweep, or a multirun")
     line.add_argument("--doc", type=Path, metavar="FILE", help="a planning document to refresh in place")
     return line
 

@@ -12,7 +12,7 @@ Keys: any of conf/ (groups model hardware precision layout workload efficiency a
   frontier.epsilon=ties|NATS what ties in loss with the frontier, into epsilon.parquet (ties: 0.010, dense to MoE 0.03)
   frontier.robust=auto|true|false   mark points that stay on it under other laws of accuracy (auto: where it is cheap)
   store.rows=all|feasible|frontier|auto  store.axes=true|false
-  output=DIR                 where to write (default outputs/sweep/<time>)
+  output=DIR                 where to write (default outputs/sweep/<time>); s3://bucket/name with the extra s3
   shard.index=I shard.count=N   the I-th of N slices of the grid, from 0, for one of N machines; the frontier of all:
                              python -m pipelines.frontier DIR
   resume=last|DIR            go on with an interrupted run of the same configuration
@@ -33,7 +33,7 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from pipelines import _app
-from sweep import doubt, run, store
+from sweep import doubt, remote, run, store
 from sweep.errors import BadInput
 from sweep.report import table, tags, write_report
 from sweep.run import Progress
@@ -76,24 +76,29 @@ class Reporter:
             print(f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
 
 
-def choose_directory(job: _app.Job, sha256: str, study_sha256: str) -> Path:
-    """Where this run writes: as asked, the last run of this configuration, or a new directory."""
+def choose_directory(job: _app.Job, sha256: str, study_sha256: str) -> Path | str:
+    """Where this run writes: as asked, the last run of this configuration, or a new directory. An address is text."""
     output, resume = job.options.get("output"), job.options.get("resume")
     if resume == "last":
         found = [p.parent for p in (ROOT / "sweep").glob("**/config.sha256") if p.read_text().strip() == sha256]
         if not found:
             raise BadInput("resume=last: no earlier run of this configuration under outputs/sweep")
         return max(found, key=lambda p: (p / "config.sha256").stat().st_mtime)
+    if resume is not None and remote.is_remote(str(resume)):
+        return str(resume)
     if resume is not None:
         directory = Path(str(resume))
         if not (directory / "config.sha256").is_file():
             raise BadInput(f"resume={resume}: holds no run to go on with")
         return directory
-    shard = job.study.shard
-    if output is not None and shard:  # all machines say the same directory
-        return Path(str(output)) / f"shard-{shard.index}-of-{shard.count}-{study_sha256[:8]}"
-    if output is not None:
-        return Path(str(output)) / (job.directory.name if job.directory is not None else "")
+    if output is not None:  # jobs and machines say the same directory: each has its own in it
+        shard = job.study.shard
+        own = job.directory.name if job.directory is not None else ""
+        if shard:
+            own = f"shard-{shard.index}-of-{shard.count}-{study_sha256[:8]}"
+        if remote.is_remote(str(output)):
+            return f"{str(output).rstrip('/')}/{own}".rstrip("/")
+        return Path(str(output)) / own
     if job.directory is not None:
         return job.directory
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -109,6 +114,12 @@ def task(job: _app.Job) -> int:
     """One sweep."""
     plan = run.plan(job.study)
     directory = choose_directory(job, plan.sha256, plan.study_sha256)
+    stage = remote.Stage(directory) if isinstance(directory, str) else None
+    if stage is not None:
+        held = remote.read_text(f"{stage.url}/config.sha256")
+        if held is not None and held.strip() != plan.sha256:
+            raise BadInput(f"output={stage.url}: holds points of another configuration; choose another one")
+    directory = stage.directory if stage is not None else Path(directory)
     run.check_directory(directory, plan.sha256)
     run.check_disk(plan, directory)
     say = sys.stderr
@@ -119,22 +130,38 @@ def task(job: _app.Job) -> int:
     if (warning := doubt.ranges(plan.space, job.study).warning()) is not None:
         print(warning, file=say)
     with store.claimed(directory):
-        return evaluate(job, plan, directory)
+        if stage is None:
+            return evaluate(job, plan, directory)
+        ended = store.read_manifest(remote.read_text(f"{stage.url}/manifest.json")).get("config_sha256")
+        stage.fetch(points=ended != plan.sha256)
+        try:
+            code = evaluate(job, plan, directory, stage)
+        finally:
+            stage.push(now=True)
+    stage.clear()
+    return code
 
 
-def evaluate(job: _app.Job, plan: run.Plan, directory: Path) -> int:
+def evaluate(job: _app.Job, plan: run.Plan, directory: Path, stage: remote.Stage | None = None) -> int:
     """Run a plan, or find that it has been run, and report on it."""
+    shown = stage.url if stage is not None else str(directory)
     if store.is_complete(directory, plan.sha256):
-        print(f"complete already: {directory}", file=sys.stderr)
+        print(f"complete already: {shown}", file=sys.stderr)
         frontier = store.scan(directory, "frontier").collect()
         manifest = store.manifest(directory)
     else:
         bar = job.options.get("progress")
         reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
+
+        def tell(p: Progress) -> None:
+            reporter(p)
+            if stage is not None:
+                stage.push()
+
         if job.directory != directory:  # else Hydra has written it
             store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
             store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
-        result = run.Run(plan, directory, config_yaml=job.config_yaml, report=reporter).execute()
+        result = run.Run(plan, directory, config_yaml=job.config_yaml, report=tell).execute()
         frontier, manifest = result.frontier, result.manifest
     report = None
     if job.options.get("report", True):
@@ -148,7 +175,7 @@ def evaluate(job: _app.Job, plan: run.Plan, directory: Path) -> int:
             accuracy_label=manifest["accuracy_label"],
             version=manifest["version"],
         )
-    summary(frontier, manifest, directory, report)
+    summary(frontier, manifest, shown, f"{shown}/{report.relative_to(directory)}" if report is not None else None)
     return 0
 
 
@@ -161,7 +188,7 @@ def with_status(frontier: pl.DataFrame, manifest: dict[str, object]) -> pl.DataF
     return frontier.with_columns(pl.col("hardware").replace_strict(status, default="unknown").alias("hardware_status"))
 
 
-def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, report: Path | None) -> None:
+def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: str, report: str | None) -> None:
     """The head of the frontier and where the rest lies, on standard output."""
     infeasible = manifest["infeasible"]
     reasons = ", ".join(f"{k} {v:,}" for k, v in infeasible.items()) or "none"
@@ -192,7 +219,7 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, r
         print(table(tags.tagged(head, tags.statuses([manifest])), shown))
     print(f"accuracy: {manifest['accuracy_label']}")
     print(doubts(manifest))
-    print(f"{directory / 'frontier.parquet'}")
+    print(f"{directory}/frontier.parquet")
     if report is not None:
         print(f"{report}")
 

@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sweep import remote
 from sweep.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, axis_metadata
 from sweep.cost.result import BOUNDS, REASONS
 from sweep.errors import BadInput, closest
@@ -33,6 +34,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 PREFIX = "codesign."
+File = Path | str  # a file of this machine, or an address
 
 
 def code_version() -> str:
@@ -254,10 +256,14 @@ def provenance(space: Space) -> dict[str, Any]:
     return out
 
 
-def part_metadata(path: Path) -> dict[str, str] | None:
+def part_metadata(path: File) -> dict[str, str] | None:
     """Metadata of a complete part, `None` if the file does not open."""
     try:
-        raw = pq.read_metadata(path).metadata or {}
+        if isinstance(path, str):
+            with remote.opened(path) as file:
+                raw = pq.read_metadata(file).metadata or {}
+        else:
+            raw = pq.read_metadata(path).metadata or {}
     except (OSError, pa.ArrowException):
         return None
     return {k.decode(): v.decode() for k, v in raw.items() if not k.startswith(b"ARROW")}
@@ -284,7 +290,7 @@ def sweeps(path: Path | str) -> list[Path]:
 
     Raises: `BadInput` if there is none.
     """
-    path = Path(path)
+    path = here(path)
     if not path.exists():
         parent = path.parent
         near = closest(path.name, [p.name for p in parent.iterdir()] if parent.is_dir() else [])
@@ -299,19 +305,30 @@ def sweeps(path: Path | str) -> list[Path]:
     return found
 
 
-def files(path: Path | str, table: str = "points") -> list[Path]:
+def here(path: Path | str) -> Path:
+    """A path as one of this machine: what lies at an address is mirrored, see `sweep.remote`."""
+    return remote.mirror(str(path)) if remote.is_remote(path) else Path(path)
+
+
+def parts(directory: Path) -> list[File]:
+    """The complete parts of a sweep, in order."""
+    points = directory / "points"
+    elsewhere = remote.parts(points)
+    return list(elsewhere) if elsewhere is not None else sorted(points.glob("[!.]*.parquet"))
+
+
+def files(path: Path | str, table: str = "points") -> list[File]:
     """The Parquet files of a table, `points` or `frontier`, in a sweep, a multirun, or the file itself.
 
     A sweep that kept only its frontier has no points: its frontier stands in for them.
     """
-    path = Path(path)
+    path = here(path)
     if path.is_file():
         return [path]
-    found: list[Path] = []
+    found: list[File] = []
     for directory in sweeps(path):
-        parts = sorted((directory / "points").glob("[!.]*.parquet"))
-        if table == "points" and parts:
-            found += parts
+        if table == "points" and (own := parts(directory)):
+            found += own
         elif (directory / "frontier.parquet").is_file():
             found.append(directory / "frontier.parquet")
     if not found:
@@ -323,7 +340,7 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     """Points of a sweep or a multirun as a lazy frame, axis columns included.
 
     Args:
-        path: a sweep's directory, a multirun's, or one Parquet file.
+        path: a sweep's directory, a multirun's, or one Parquet file; or the address of one, `s3://bucket/sweep`.
         table: `points`, or `frontier`.
     Columns that only some jobs swept are null in the others. Axis columns that were left out of the files are put
     back from `point_id`. Raises: `BadInput` for a path without points or of another schema version.
@@ -331,7 +348,7 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     return scan_files(_by_axes(files(path, table)))
 
 
-def scan_files(groups: Sequence[Sequence[Path]]) -> pl.LazyFrame:
+def scan_files(groups: Sequence[Sequence[File]]) -> pl.LazyFrame:
     """Parquet files as one lazy frame, axis columns included; those of a group have the same axes."""
     frames: list[pl.LazyFrame] = []
     for group in groups:
@@ -339,7 +356,17 @@ def scan_files(groups: Sequence[Sequence[Path]]) -> pl.LazyFrame:
         found = metadata.get(f"{PREFIX}schema_version")
         if found is not None and int(found) > SCHEMA_VERSION:
             raise BadInput(f"{group[0]}: schema version {found} is newer than {SCHEMA_VERSION}; update codesign-sweep")
-        frame = pl.scan_parquet(group, missing_columns="insert", extra_columns="ignore")
+        options: dict[str, str] = {}
+        sources: list[Any] = []
+        for file in group:
+            if isinstance(file, str):
+                opened, options = remote.source(file)
+                sources.append(opened)
+            else:
+                sources.append(file)
+        frame = pl.scan_parquet(
+            sources, missing_columns="insert", extra_columns="ignore", storage_options=options or None
+        )
         axes = metadata.get(f"{PREFIX}axes")
         if axes is not None:
             have = set(frame.collect_schema().names())
@@ -351,11 +378,11 @@ def scan_files(groups: Sequence[Sequence[Path]]) -> pl.LazyFrame:
     return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
 
 
-def _by_axes(paths: Sequence[Path]) -> list[list[Path]]:
+def _by_axes(paths: Sequence[File]) -> list[list[File]]:
     """Files grouped by the sweep they belong to."""
-    groups: dict[Path, list[Path]] = {}
+    groups: dict[str, list[File]] = {}
     for path in paths:
-        groups.setdefault(path.parent, []).append(path)
+        groups.setdefault(str(path).rpartition("/")[0], []).append(path)
     return list(groups.values())
 
 
@@ -380,8 +407,11 @@ def is_complete(path: Path, sha256: str) -> bool:
         return False
     if found.get("config_sha256") != sha256:
         return False
-    parts = [path / "points" / f"part-{i:05d}.parquet" for i in range(found.get("parts", 0))]
-    return all(part_metadata(file) is not None for file in (path / "frontier.parquet", *parts))
+    own = {str(file).rpartition("/")[2]: file for file in parts(path)}
+    wanted = [f"part-{i:05d}.parquet" for i in range(found.get("parts", 0))]
+    if not set(wanted) <= set(own):
+        return False
+    return all(part_metadata(file) is not None for file in (path / "frontier.parquet", *(own[n] for n in wanted)))
 
 
 def shard_of(path: Path) -> dict[str, Any] | None:
@@ -399,7 +429,10 @@ def shard_of(path: Path) -> dict[str, Any] | None:
 def manifest(path: Path) -> dict[str, Any]:
     """The manifest of a sweep, empty if the run has not ended."""
     file = path / "manifest.json"
-    if not file.is_file():
-        return {}
-    loaded = json.loads(file.read_text())
+    return read_manifest(file.read_text() if file.is_file() else None)
+
+
+def read_manifest(text: str | None) -> dict[str, Any]:
+    """A manifest from its text, empty if there is none."""
+    loaded = json.loads(text) if text else {}
     return loaded if isinstance(loaded, dict) else {}
