@@ -115,10 +115,6 @@ def task(job: _app.Job) -> int:
     plan = run.plan(job.study)
     directory = choose_directory(job, plan.sha256, plan.study_sha256)
     stage = remote.Stage(directory) if isinstance(directory, str) else None
-    if stage is not None:
-        held = remote.read_text(f"{stage.url}/config.sha256")
-        if held is not None and held.strip() != plan.sha256:
-            raise BadInput(f"output={stage.url}: holds points of another configuration; choose another one")
     directory = stage.directory if stage is not None else Path(directory)
     run.check_directory(directory, plan.sha256)
     run.check_disk(plan, directory)
@@ -129,6 +125,8 @@ def task(job: _app.Job) -> int:
     print(f"points: {plan.points_before:,} in the grid, {after} after where{of}; store.rows={plan.rows}", file=say)
     if (warning := doubt.ranges(plan.space, job.study).warning()) is not None:
         print(warning, file=say)
+    if stage is not None:
+        stage.claim(plan.sha256)
     with store.claimed(directory):
         if stage is None:
             return evaluate(job, plan, directory)

@@ -145,6 +145,20 @@ class Stage:
         self.sent: dict[str, tuple[int, int]] = {}  # size and time of change of what was uploaded or fetched
         self.at = time.monotonic()
 
+    def claim(self, sha256: str) -> None:
+        """Say which configuration the address holds, before anything is computed.
+
+        Raises: `BadInput` if it holds another one, or cannot be written to.
+        """
+        held = read_text(f"{self.url}/config.sha256")
+        if held is not None and held.strip() != sha256:
+            raise BadInput(f"output={self.url}: holds points of another configuration; choose another one")
+        with _plainly(self.url):
+            fs, root = _open(self.url)
+            if "file" in fs.protocol:
+                fs.makedirs(root, exist_ok=True)
+            fs.pipe_file(f"{root}/config.sha256", f"{sha256}\n".encode())
+
     def fetch(self, *, points: bool) -> None:
         """Bring what is there already: an interrupted run's parts, or of a finished one all but the points."""
         with _plainly(self.url):
@@ -182,7 +196,8 @@ class Stage:
                 mark = self._mark(path)
                 if self.sent.get(name) == mark:
                     continue
-                fs.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
+                if "file" in fs.protocol:  # others have no directories, and would make a bucket
+                    fs.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
                 fs.put_file(str(path), f"{root}/{name}")
                 self.sent[name] = mark
             state = "state.npz"
