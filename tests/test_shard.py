@@ -236,14 +236,18 @@ def contents(directory: Path) -> dict[str, Any]:
     return found
 
 
-def failing(at: int, real: Callable[..., Any], error: Callable[[], BaseException]) -> Callable[..., Any]:
-    """A function that fails when it is called for the `at`-th time."""
+def failing(
+    at: int, real: Callable[..., Any], error: Callable[[], BaseException], *, after: bool = False
+) -> Callable[..., Any]:
+    """A function that fails when it is called for the `at`-th time, instead of doing its work or `after` it."""
     calls = 0
 
     def call(*args: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == at:
+            if after:
+                real(*args)
             raise error()
         return real(*args)
 
@@ -274,10 +278,8 @@ def test_killed_before_or_after_any_file_it_ends_with_the_same_files(
     for i, at in enumerate(points):
         directory = tmp_path / f"killed_{at}"
         words = [*same_place(whole), f"output={directory}"]
-        if i % 2:  # the file is whole, its name is not there yet; else it is there and nothing after it
-            broken = failing(at, real, Killed)
-        else:
-            broken = failing(at, lambda a, b: (real(a, b), (_ for _ in ()).throw(Killed())), Killed)
+        # the file is whole and has no name yet; or it has, and nothing comes after it
+        broken = failing(at, real, Killed, after=bool(i % 2))
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", broken)
             try:
