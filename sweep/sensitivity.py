@@ -39,6 +39,7 @@ STEP_RESULTS = (*RESULTS, "accuracy", "loss", "tpot_s", "held_bytes", "params_to
 LAYER_COUNTS = tuple(name for name in names(Model) if name.endswith("_layers"))
 LADDER = ("bf16", "fp8", "nvfp4")  # precision records from wide to narrow
 KV_LADDER = ("bf16", "fp8", "nvfp4")
+SLOTS = 20  # levers of one pass: every pass has as many, so that what was compiled for one serves the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +349,7 @@ def _slopes(
         return (both := jnp.stack(found)), both
 
     with _float64(), namespace(_Relaxed() if relaxed else jnp):
-        slope, value = map(np.asarray, jax.jacfwd(results, has_aux=True)(jnp.zeros(len(levers), dtype=jnp.float64)))
+        slope, value = map(np.asarray, jax.jacfwd(results, has_aux=True)(jnp.zeros(SLOTS, dtype=jnp.float64)))
     out = []
     for i, (key, label, kind, unit, _) in enumerate(levers):
         given: dict[str, float | None] = {}

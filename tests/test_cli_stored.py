@@ -558,7 +558,7 @@ def test_report_and_planning_document(sweeps: Sweeps, run: Run, tmp_path: Path) 
     assert "stale" not in text
     assert "design points were evaluated" in text
     links = re.findall(r"\]\(([^)]+)\)", text)
-    assert links == ["../multi/0/frontier.svg", "../multi/0/frontier.csv"]
+    assert links == [f"../multi/0/frontier.{suffix}" for suffix in ("svg", "csv", "html")]
     assert all((document.parent / link).is_file() for link in links)
     empty = re.compile(r"(<!-- codesign:begin (?!nowhere|\S+ -->`)\S+ -->\n).*?( *<!-- codesign:end)", re.DOTALL)
     assert empty.sub(r"\1\2", text) == empty.sub(r"\1\2", DOC)  # all other text as it was

@@ -27,6 +27,7 @@ from sweep.report.markdown import (
     tokens,
     told_apart,
 )
+from sweep.report.page import html_page
 from sweep.report.selection import (
     accuracy_floors,
     at_least,
@@ -61,7 +62,7 @@ def write_report(
     accuracy_label: str,
     version: str,
 ) -> Path:
-    """Write `report.md`, `frontier.csv`, `frontier.svg/png` and `time.svg/png` into `directory`.
+    """Write `report.md`, `frontier.csv`, `frontier.html`, `frontier.svg/png`, `time.svg/png` into `directory`.
 
     Args:
         frontier: the frontier points of all groups, one row each; columns that are absent are left out of the tables.
@@ -100,6 +101,7 @@ class _Page:
             for c in frontier.columns
             if c.split(".")[0] in _AXIS_GROUPS and "." in c and c not in known and frontier[c].n_unique() > 1
         ]
+        self.every_slice: list[str] = []
         self.contexts, self.all_contexts = self._slices()
         self.headline_slice = self.contexts[len(self.contexts) // 2] if self.contexts else None
         self.floors = accuracy_floors(frontier, by=self.line, count=4)
@@ -110,6 +112,7 @@ class _Page:
         self.directory.mkdir(parents=True, exist_ok=True)
         charts = self._charts()
         self._csv()
+        self._html()
         sections: list[tuple[str, str]] = [
             ("summary", self._summary()),
             ("counts", self._counts()),
@@ -151,6 +154,7 @@ class _Page:
         names = [_context_name(row) for row in groups.iter_rows(named=True)]
         label = pl.DataFrame({**{k: groups[k] for k in keys}, "_slice": names})
         self.frontier = self.frontier.join(label, on=keys, how="left", maintain_order="left")
+        self.every_slice = names
         return few(names), len(names)
 
     def _shown(self, name: str | None) -> pl.DataFrame:
@@ -169,6 +173,32 @@ class _Page:
             frame = pl.concat([_even(group, share) for group in groups])
         nested = [c for c, t in frame.schema.items() if t.is_nested()]
         _write(self.directory / "frontier.csv", frame.drop(nested).write_csv())
+
+    def _html(self) -> None:
+        """The interactive page; none without points."""
+        path = self.directory / "frontier.html"
+        if self.frontier.is_empty() or not {"tok_s_user", "tok_s_gpu"} <= set(self.frontier.columns):
+            path.unlink(missing_ok=True)
+            return
+        choices = self.manifest.get("choices")
+        groups = ("model", "hardware", "precision", "layout", "workload", "efficiency")
+        fixed = {k: str(v) for k, v in (choices if isinstance(choices, Mapping) else {}).items() if k in groups}
+        over = f", per {_and(self.by)}" if self.by else ""
+        text = html_page(
+            self.frontier,
+            title=str(self.manifest.get("title") or "Frontier"),
+            subtitle=f"{integer(self.manifest.get('points'))} design points; non-dominated in "
+            f"{_and(self.objectives)}{over}. Between two points of a line there is no configuration. "
+            f"Accuracy: {self.accuracy_label}, a proxy.",
+            provenance=self._identity(),
+            objectives=[objective_name(o) for o in self.objectives],
+            by=self.by,
+            line=self.line,
+            slice_column="_slice" if "_slice" in self.frontier.columns else None,
+            slices=self.every_slice,
+            fixed=fixed,
+        )  # fmt: skip
+        _write(path, text)
 
     def _charts(self) -> dict[str, str]:
         """Draw what can be drawn; returns chart names with their descriptions."""
@@ -509,11 +539,12 @@ class _Page:
             text += [self.config_yaml.strip(), "```", "", "</details>"]
         return "\n".join(text)
 
-    def _provenance(self) -> str:
+    def _identity(self) -> str:
+        """Version, configuration and size of the sweep, in one line."""
         m = self.manifest
         parts = [f"codesign-sweep {self.version or m.get('version') or ''}".strip()]
         if m.get("config_sha256"):
-            parts.append(f"config `{str(m['config_sha256'])[:12]}`")
+            parts.append(f"config {str(m['config_sha256'])[:12]}")
         if m.get("points") is not None:
             work = f"{integer(m['points'])} points"
             if m.get("seconds") is not None:
@@ -522,8 +553,14 @@ class _Page:
                 work += f" ({number(m['points_per_s'])} points/s)"
             parts.append(work)
         parts.append(f"{integer(self.frontier.height)} frontier points")
+        return " · ".join(parts)
+
+    def _provenance(self) -> str:
+        sha = str(self.manifest.get("config_sha256") or "")[:12]
+        text = self._identity().replace(f"config {sha}", f"config `{sha}`") if sha else self._identity()
         csv = "all points" if self.complete_csv else f"about {integer(CSV_ROWS)} of the points, evenly thinned"
-        return f"---\n\n{' · '.join(parts)} · data: [frontier.csv](frontier.csv) ({csv})"
+        page = "" if self.frontier.is_empty() else " · interactive: [frontier.html](frontier.html)"
+        return f"---\n\n{text} · data: [frontier.csv](frontier.csv) ({csv}){page}"
 
 
 # ---- small words ----------------------------------------------------------------------------------------------------
