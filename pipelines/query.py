@@ -147,7 +147,7 @@ class Stored:
         if table == "frontier":
             file = self.path / "frontier.parquet"
             return [file] if file.is_file() else []
-        return sorted((self.path / "points").glob("[!.]*.parquet"))
+        return store.part_files(self.path)
 
     @property
     def only_frontier(self) -> bool:

@@ -153,7 +153,9 @@ def test_a_person_can_ask_the_page(browser: Any, tmp_path: Path) -> None:
     assert "batch:" in tab.inner_text("#tip") and tab.locator("#tip").is_visible()
     tab.mouse.click(*at)
     command = tab.inner_text("#detail code")
-    assert command.startswith("codesign explain model=") and "workload.batch=" in command and "efficiency=ideal" in command
+    assert (
+        command.startswith("codesign explain model=") and "workload.batch=" in command and "efficiency=ideal" in command
+    )
 
     tab.select_option("#x", "ttft_s")  # less is better: the envelope turns round
     assert tab.locator("#plot [data-point]").count() >= 1
