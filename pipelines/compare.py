@@ -287,8 +287,8 @@ def _write(
     if drawable:
         told += [f"![{header(y.column)} against {header(x.column)}, both sides](compare.svg)", ""]
     told += [
-        "Among the designs at least so good in one column (and so accurate), the best of the other; the ratio is that of "
-        f"{names[1]} to {names[0]}.",
+        "Among the designs at least so good in one column (and so accurate), the best of the other; the ratio is that "
+        f"of {names[1]} to {names[0]}.",
         "",
         table(rows, names),
         "",

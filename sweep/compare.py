@@ -6,6 +6,7 @@ among the designs that are at least so good in the other. Ratios are those of th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def mean_ratio(first: pl.DataFrame, second: pl.DataFrame, x: Objective, y: Objec
         return None
     edges = np.unique(np.concatenate([[low, high], *(u[(u > low) & (u < high)] for u, _ in right)]))
     total = 0.0
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in itertools.pairwise(edges):
         v1, v2 = (v[np.searchsorted(u, b - 1e-12)] for u, v in right)
         total += (v2 - v1) * (b - a)
     return math.exp(total / (high - low))
@@ -126,7 +127,7 @@ def compare(
         for value in _matched(sides[0], x, y, values):
             points = [best(side, y, x, value) for side in sides]
             rows.append(_at(group, floor, x, y, value, points))
-        ratio = mean_ratio(*sides, x, y)
+        ratio = mean_ratio(sides[0], sides[1], x, y)
         rows.append(
             Row(
                 group=group,

@@ -736,6 +736,31 @@ def test_report_and_planning_document(sweeps: Sweeps, run: Run, tmp_path: Path) 
     assert document.read_bytes() == text.replace("\n", "\r\n").encode()
 
 
+def test_a_document_starts_from_a_template(sweeps: Sweeps, run: Run, tmp_path: Path) -> None:
+    document = tmp_path / "plan.md"
+    ran = run(report, sweeps.one, "--doc", document, "--template", "planning")
+    assert ran.code == 0 and "written with summary" in ran.out, ran.err
+    text = document.read_text()
+    assert "design points were evaluated" in text and "_What we do, and what would change our mind._" in text
+    document.write_text(text.replace("_What we do, and what would change our mind._", "We buy nothing."))
+    ran = run(report, sweeps.one, "--doc", document, "--template", "planning")  # exists: not started anew
+    assert "up to date" in ran.out and "We buy nothing." in document.read_text()
+
+    own = tmp_path / "own.md"
+    own.write_text("Ours\n\n<!-- codesign:begin best -->\n<!-- codesign:end best -->\n")
+    assert run(report, sweeps.one, "--doc", tmp_path / "two.md", "--template", own).code == 0
+    assert (tmp_path / "two.md").read_text().startswith("Ours\n") and "| " in (tmp_path / "two.md").read_text()
+    assert own.read_text().count("\n") == 4
+    (tmp_path / "bare.md").write_text("nothing\n")
+    new = tmp_path / "new.md"
+    one_line(
+        run(report, sweeps.one, "--doc", new, "--template", tmp_path / "bare.md"), "--template=", "no marked section"
+    )
+    one_line(run(report, sweeps.one, "--doc", new, "--template", tmp_path / "ow.md"), "no such file", "own.md")
+    one_line(run(report, sweeps.one, "--template", own), "say with --doc")
+    assert not new.exists()
+
+
 def test_report_of_each_job(sweeps: Sweeps, run: Run) -> None:
     for job in ("0", "1"):
         (sweeps.multi / job / "report.md").unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import moocore
@@ -67,7 +68,7 @@ def test_the_mean_ratio_is_that_of_a_fine_grid(
     # exact between all corners: the middle of each interval stands for it
     edges = sorted({low, high, *(x for s in stairs for x in s["tok_s_user"] if low < x < high)})
     total = 0.0
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in itertools.pairwise(edges):
         at = math.sqrt(a * b)
         y1, y2 = (max(y for x, y in points if x >= at) for points in (first, second))
         total += math.log(y2 / y1) * math.log(b / a)
