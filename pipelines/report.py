@@ -221,9 +221,8 @@ def task(arguments: argparse.Namespace) -> int:
         store.write_atomic(target, fresh)
         if mode is not None:
             target.chmod(mode & 0o7777)
-        print(
-            f"{document}: {'written with' if started else 'refreshed'} {', '.join(dict.fromkeys(s.name for s in sections(split(text), document)))}"
-        )
+        names = ", ".join(dict.fromkeys(section.name for section in sections(split(text), document)))
+        print(f"{document}: {'written with' if started else 'refreshed'} {names}")
     return 0
 
 
