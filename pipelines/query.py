@@ -611,11 +611,16 @@ def parser() -> Parser:
     line = Parser("query", __doc__ or "")
     line.add_argument("path", type=Path, metavar="PATH", help="a sweep, a multirun, or a Parquet file")
     line.add_argument("sql", nargs="?", metavar="SQL", help="a select over points, frontier, jobs")
-    line.add_argument("--name", metavar="NAME", help="a named query: " + ", ".join(_names()))
+    line.add_argument("--name", metavar="NAME", help="a query of conf/query, see below")
+    line.epilog = "named queries:\n" + "\n".join(f"  {name:22} {_about(name)}" for name in _names())
     line.add_argument("--schema", action="store_true", help="print the columns, their units and meanings")
     line.add_argument("--format", choices=FORMATS, help="default: table, or by the suffix of --out")
     line.add_argument("--out", type=Path, metavar="FILE", help="write to a file")
     return line
+
+
+def _about(name: str) -> str:
+    return str(_yaml(conf_dir() / "query" / f"{name}.yaml").get("about") or "")
 
 
 def _names() -> list[str]:

@@ -1,4 +1,4 @@
-"""The documents: every marked command is run, every other one names a pipeline that exists, every link leads somewhere."""
+"""The documents: marked commands are run, all others name a pipeline that exists, every link leads somewhere."""
 
 from __future__ import annotations
 

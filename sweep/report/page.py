@@ -36,7 +36,8 @@ AXES = (
 LINES = ("hardware", "model", "precision", "efficiency", "job", "workload", "layout.gpus", "workload.context", "bound")
 TABLE = (
     "hardware", "_model", "precision", "_layout", "layout.gpus", "workload.batch", "workload.context", "workload.isl",
-    "workload.osl", "accuracy", "tok_s_user", "tok_s_gpu", "ttft_s", "usd_per_mtok", "bound",
+    "workload.osl", "accuracy", "tok_s_user", "tok_s_gpu", "ttft_s", "usd_per_mtok", "bound", "robust",
+    "stays", "loss_source",
 )  # fmt: skip
 _TITLES = {"_model": "model", "_layout": "layout", "layout.gpus": "GPUs", "efficiency": "efficiency"}
 _GROUPS = ("model", "hardware", "precision", "layout", "workload")
