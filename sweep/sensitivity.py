@@ -287,13 +287,17 @@ _SIZES: tuple[tuple[str, str, str, str, Change], ...] = (
 )
 
 
-def elasticities(point: _Point) -> list[Lever]:
+def elasticities(point: _Point, *, sizes: bool = True) -> list[Lever]:
     """d ln(result) / d ln(lever) of every lever that the point has, by forward-mode differentiation in float64.
 
     The largest batch is rounded down to whole requests; its slope is that of the number before.
+
+    Args:
+        sizes: model sizes and loads too, not only the machine and the formats.
     Returns: levers in a fixed order; a result without a figure (a price that nobody published) has None.
     """
-    levers = [lever for lever in (*_EXACT, *_SIZES) if lever[2] != "model" or (_now(lever[0], point) or 0) > 0]
+    asked = (*_EXACT, *(_SIZES if sizes else ()))
+    levers = [lever for lever in asked if lever[2] != "model" or (_now(lever[0], point) or 0) > 0]
     slope = _slopes(point, levers, relaxed=True)
     if point.kinds.chunked:  # how many chunks hide behind what depends on rates, and is rounded
         exact = _slopes(point, levers[: len(_EXACT)], relaxed=False)
