@@ -406,14 +406,14 @@ def task(arguments: argparse.Namespace) -> int:
     say_what_is_read(jobs, goals, by, arguments.where, schema)
     doubt = doubted(arguments)
     if doubt is not None:
-        share, near, likely = robustness(points, rows, goals, by, arguments.where, doubt)
+        share, near, likely, reach = robustness(points, rows, goals, by, arguments.where, doubt)
         rows = rows.drop("stays", strict=False).with_columns(share)
         if all(job.only_frontier for job in jobs):
             note("warning: only frontiers are stored: what would push their points off is not there")
         note(
             f"stays: share of {doubt.draws} draws with times wrong by {doubt.sigma:g} (sigma of the logarithm, "
-            f"{100 * doubt.correlation:g} % of the variance common to a machine); {near:,} more points took part, "
-            f"{likely:,} of them are on a frontier in at least half of the draws"
+            f"{100 * doubt.correlation:g} % of the variance common to a machine); {near:,} more points, at most "
+            f"{reach:.2g} sigma under it, took part; {likely:,} of them are on a frontier in at least half of the draws"
         )
     front = ranked(rows, goals, by)
     groups: list[dict[str, Any]] = []

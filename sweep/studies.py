@@ -18,7 +18,7 @@ import polars as pl
 from sweep.frontier import Objective, _batches, _Groups, _matrix, _Sieve, condition, nondominated
 
 REACH = 3.0  # sigmas under the frontier within which a point may take part in a draw
-MOST = 100_000  # points that take part
+MOST = 50_000  # points that take part beside the frontier
 DESIGN = ("model", "precision", "layout", "efficiency", "serving")  # prefixes of the columns that make a design
 
 
@@ -105,18 +105,19 @@ def robustness(
     by: Sequence[str],
     where: str | None,
     doubt: Doubt,
-) -> tuple[pl.Series, int, int]:
+) -> tuple[pl.Series, int, int, float]:
     """How often each frontier point stays on the frontier, with all stored points near it taking part.
 
     Args:
         points: what the frontier was found in.
         front: its frontier, as `frontier` gives it.
     Returns: the share of draws per row of `front`; how many other points took part; how many of those are on the
-        frontier in at least half of the draws. Points more than `REACH` sigmas under the frontier take no part.
+        frontier in at least half of the draws; how many sigmas under the frontier a point may lie to take part:
+        `REACH`, or fewer where that would be more than `MOST` points.
     """
     schema = points.collect_schema()
     if front.is_empty():
-        return pl.Series("stays", [], dtype=pl.Float64), 0, 0
+        return pl.Series("stays", [], dtype=pl.Float64), 0, 0, REACH
     powers = np.asarray(time_powers(goals))
     machine_keys = [c for c in ("hardware",) if c in schema]
     design_keys = [c for c in schema if c.split(".")[0] in DESIGN or c in machine_keys]
@@ -124,28 +125,36 @@ def robustness(
     groups = _Groups(list(by))
     own = front.select(wanted)
     of_front = groups.of(own)
-    lowered = _matrix(own, goals).astype(np.float64)
-    lowered = lowered * np.exp(REACH * doubt.sigma * powers)[None, :]
+    heights = _matrix(own, goals).astype(np.float64)
     n_groups = int(of_front.max()) + 1
-    sieve = _Sieve(list(lowered.T), of_front, n_groups)
+
+    def under(reach: float) -> _Sieve:
+        """A sieve that lets through what lies at most so many sigmas under the frontier."""
+        return _Sieve(list((heights * np.exp(reach * doubt.sigma * powers)[None, :]).T), of_front, n_groups)
+
+    def passing(rows: pl.DataFrame, sieve: _Sieve) -> pl.DataFrame:
+        matrix = _matrix(rows, goals).astype(np.float64)
+        groups_of_rows = groups.of(rows)
+        index = np.flatnonzero(np.isfinite(matrix).all(axis=1) & (groups_of_rows < n_groups))
+        return rows[index[sieve.survivors([matrix[index, i] for i in range(len(goals))], groups_of_rows[index])]]
+
     rows = points
     if "feasible" in schema:
         rows = rows.filter(pl.col("feasible").cast(pl.Boolean))
     if where is not None:
         rows = rows.filter(condition(where, dict(schema)))
-    near: list[pl.DataFrame] = []
-    taken = 0
+    reach = REACH
+    sieve = under(reach)
+    near = own.clear()
     for batch in _batches(rows.select(wanted)):
-        matrix = _matrix(batch, goals).astype(np.float64)
-        of_batch = groups.of(batch)
-        index = np.flatnonzero(np.isfinite(matrix).all(axis=1) & (of_batch < n_groups))
-        index = index[sieve.survivors([matrix[index, i] for i in range(len(goals))], of_batch[index])]
-        near.append(batch[index])
-        taken += len(index)
-        if taken > 4 * MOST:
-            break
-    others = pl.concat(near).unique(maintain_order=True).join(own.unique(), on=wanted, how="anti", nulls_equal=True)
-    others = others.head(MOST)
+        near = pl.concat([near, passing(batch, sieve)]).unique(maintain_order=True)
+        while near.height > MOST + own.height:  # too many: only those closer to the frontier
+            reach *= 0.7
+            sieve = under(reach)
+            near = passing(near, sieve)
+            if reach < REACH / 100:
+                break
+    others = near.join(own.unique(), on=wanted, how="anti", nulls_equal=True)
     # of equal rows one takes part: ties are wrong together
     together = pl.concat([own.unique(maintain_order=True), others])
     share = stays(
@@ -159,4 +168,4 @@ def robustness(
     n_own = together.height - others.height
     told = together.head(n_own).with_columns(pl.Series("stays", share[:n_own]))
     found = own.join(told, on=wanted, how="left", nulls_equal=True, maintain_order="left")["stays"]
-    return found, others.height, int((share[n_own:] >= 0.5).sum())
+    return found, others.height, int((share[n_own:] >= 0.5).sum()), reach

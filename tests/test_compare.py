@@ -176,8 +176,22 @@ def test_near_points_take_part_and_far_ones_do_not() -> None:
         pl.lit("x").alias("hardware"), pl.lit(0.5).alias("accuracy")
     )
     front = frontier(points, goals)
-    share, near, likely = robustness(points.lazy(), front, goals, [], None, Doubt(sigma=0.1, draws=1000))
-    assert front["model"].to_list() == ["a"] and near == 1 and likely == 0
+    share, near, likely, reach = robustness(points.lazy(), front, goals, [], None, Doubt(sigma=0.1, draws=1000))
+    assert front["model"].to_list() == ["a"] and near == 1 and likely == 0 and reach == 3.0
     assert 0.5 < share[0] < 0.75
-    alone, near, _ = robustness(points.lazy(), front, goals, [], "model <> 'b'", Doubt(sigma=0.1, draws=10))
+    alone, near, *_ = robustness(points.lazy(), front, goals, [], "model <> 'b'", Doubt(sigma=0.1, draws=10))
     assert alone.to_list() == [1.0] and near == 0
+
+
+def test_of_too_many_near_points_the_nearest_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweep.studies.MOST", 10)
+    goals = (X, Y)
+    lead = np.linspace(0.0, 0.29, 30)  # the frontier, and points ever further under it
+    points = frame([(100.0 * math.exp(-d), 100.0 * math.exp(-d)) for d in lead]).with_columns(
+        pl.Series("model", [str(i) for i in range(30)])
+    )
+    front = frontier(points, goals)
+    share, near, _, reach = robustness(points.lazy(), front, goals, [], None, Doubt(sigma=0.1, draws=20))
+    assert front.height == 1 and near <= 10 and reach < 3.0
+    assert near == int((lead[1:] <= 0.1 * reach).sum())
+    assert 0 < share[0] < 1
