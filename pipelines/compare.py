@@ -35,6 +35,7 @@ from sweep import store
 from sweep.compare import Row, compare
 from sweep.errors import BadInput, closest
 from sweep.frontier import Objective, parse_objectives
+from sweep.report import tags
 from sweep.report.markdown import HEADERS, cell, grid, header, layout_label, model_label, number, tokens
 from sweep.report.selection import few
 
@@ -235,14 +236,16 @@ def task(arguments: argparse.Namespace) -> int:
         rows += compare(*parts, x=x, y=y, group=label, accuracies=floors, at=at or None)
         drawn += [p.with_columns(pl.lit(n).alias("side"), pl.lit(label).alias("_slice"))
                   for p, n in zip(parts, names, strict=True)]  # fmt: skip
+    status = tags.statuses(job.manifest for side in both for job in side.jobs)
+    told = [tags.tag(name, status) for name in names] if key == "hardware" else names
     if arguments.format == "json":
         print(json.dumps(flat(rows, names), allow_nan=False, indent=1))
     elif arguments.format == "csv":
         print(pl.DataFrame(flat(rows, names), infer_schema_length=None).write_csv(), end="")
     else:
-        print(f"{names[1]} over {names[0]}\n\n{table(rows, names)}")
+        print(f"{told[1]} over {told[0]}\n\n{table(rows, told)}")
     if out is not None:
-        _write(out, rows, names, both, pl.concat(drawn, how="diagonal_relaxed"), x, y, floors)
+        _write(out, rows, told, flat(rows, names), both, pl.concat(drawn, how="diagonal_relaxed"), x, y, floors)
         print(out / "compare.md", file=sys.stdout if arguments.format == "table" else sys.stderr)
     return 0
 
@@ -267,7 +270,7 @@ def _numbers(text: str | None, flag: str) -> list[float]:
 
 
 def _write(
-    out: Path, rows: Sequence[Row], names: Sequence[str], both: Sequence[Side], frame: pl.DataFrame, x: Objective,
+    out: Path, rows: Sequence[Row], names: Sequence[str], plain: list[dict[str, Any]], both: Sequence[Side], frame: pl.DataFrame, x: Objective,
     y: Objective, floors: Sequence[float | None],
 ) -> None:  # fmt: skip
     from sweep.report.charts import frontier_chart, save
@@ -307,7 +310,6 @@ def _write(
     ]
     told.append(f"codesign-sweep {store.code_version()} · configurations {'; '.join(origin)}")
     store.write_atomic(out / "compare.md", "\n".join(told) + "\n")
-    plain = flat(rows, names)
     store.write_atomic(out / "compare.json", json.dumps(plain, allow_nan=False, indent=1) + "\n")
     store.write_atomic(out / "compare.csv", pl.DataFrame(plain, infer_schema_length=None).write_csv())
 

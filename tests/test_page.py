@@ -14,7 +14,7 @@ import pytest
 
 from sweep.report.page import html_page
 from sweep.report.selection import at_least, envelope
-from tests.test_report import OBJECTIVES, frontier
+from tests.test_report import OBJECTIVES, frontier, write
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -167,3 +167,10 @@ def test_a_person_can_ask_the_page(browser: Any, tmp_path: Path) -> None:
     assert tab.screenshot()[:4] == b"\x89PNG"
     assert wrong == []
     assert all(url.startswith("file:") for url in asked) and len(asked) == 1
+
+
+def test_the_report_writes_names_that_commands_take(tmp_path: Path) -> None:
+    write(tmp_path, frontier())  # the manifest of these tests says that one machine is announced
+    data = told((tmp_path / "frontier.html").read_text(encoding="utf-8"))
+    assert set(data["columns"]["hardware"]["words"]) - {None} == {"slow", "fast", "future"}
+    assert data["dashed"] == {"future": "announced"}

@@ -192,8 +192,11 @@ class _Page:
         groups = ("model", "hardware", "precision", "layout", "workload", "efficiency")
         fixed = {k: str(v) for k, v in (choices if isinstance(choices, Mapping) else {}).items() if k in groups}
         over = f", per {_and(self.by)}" if self.by else ""
+        frame = self.frontier
+        if self.line == "hardware":  # names without tags: the page says which are announced, and commands need them
+            frame = frame.with_columns(self.plain["hardware"].cast(pl.String))
         text = html_page(
-            self.frontier,
+            frame,
             title=str(self.manifest.get("title") or "Frontier"),
             subtitle=f"{integer(self.manifest.get('points'))} design points; non-dominated in "
             f"{_and(self.objectives)}{over}. Between two points of a line there is no configuration. "
