@@ -270,8 +270,8 @@ def _numbers(text: str | None, flag: str) -> list[float]:
 
 
 def _write(
-    out: Path, rows: Sequence[Row], names: Sequence[str], plain: list[dict[str, Any]], both: Sequence[Side], frame: pl.DataFrame, x: Objective,
-    y: Objective, floors: Sequence[float | None],
+    out: Path, rows: Sequence[Row], names: Sequence[str], plain: list[dict[str, Any]], both: Sequence[Side],
+    frame: pl.DataFrame, x: Objective, y: Objective, floors: Sequence[float | None],
 ) -> None:  # fmt: skip
     from sweep.report.charts import frontier_chart, save
 
