@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from typing import TypeAlias
 
 from sweep.machine import Memory, Resolved
 from sweep.tiers import CLASSES, Placement, Plan, Tier
+
+Step: TypeAlias = tuple[str, str]  # class, tier
 
 _MAIN = Placement(
     id="hbm",
@@ -31,19 +35,27 @@ def align(machines: Iterable[Resolved]) -> tuple[tuple[Resolved, ...], tuple[tup
         return found, ()
     plans = [_plan_of(r) for r in found]
     names = list(dict.fromkeys(t for p in plans for t in p.placement.tiers()))
-    steps: list[tuple[str, str]] = []
-    starts: dict[Placement, int] = {}
-    for p in plans:  # placements one after the other, each with its own order
-        if p.placement not in starts:
-            starts[p.placement] = len(steps)
-            steps += [(c, t) for c, t, _ in p.placement.steps]
+    steps: list[Step] = []
+    for placement in dict.fromkeys(p.placement for p in plans):
+        steps = merged(steps, [(c, t) for c, t, _ in placement.steps])
     aligned = []
     for r, p in zip(found, plans, strict=True):
-        first = starts[p.placement]
-        share = [0.0] * len(steps)
-        share[first : first + len(p.placement.steps)] = [s for _, _, s in p.placement.steps]
+        share, at = [0.0] * len(steps), -1
+        for c, t, most in p.placement.steps:
+            at = steps.index((c, t), at + 1)
+            share[at] = most
         aligned.append(_with_memory(r, p, names, share))
     return tuple(aligned), tuple((CLASSES.index(c), names.index(t)) for c, t in steps)
+
+
+def merged(first: Sequence[Step], second: Sequence[Step]) -> list[Step]:
+    """A short sequence that holds both in their own order: what they share in order is there once."""
+    out: list[Step] = []
+    i = j = 0
+    for block in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks():
+        out += [*first[i : block.a], *second[j : block.b], *first[block.a : block.a + block.size]]
+        i, j = block.a + block.size, block.b + block.size
+    return out
 
 
 def _plan_of(r: Resolved) -> Plan:

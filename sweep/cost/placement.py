@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from sweep.cost.arith import ceil_div, floor, maximum, minimum, where
+from sweep.cost.arith import ceil_div, floor, maximum, minimum, repeat, where
 from sweep.cost.memory import (
     ACTIVATION_BYTES,
     expert_bytes,
@@ -146,13 +146,16 @@ def tiered_max_batch(row: Row, weights: Num, per_request: Num, kinds: Kinds) -> 
     for room in memory.tier_bytes:
         total = total + room
     hi = minimum(floor(total / (per_request + each_act)), 2.0**_SEARCH)
-    lo = hi * 0.0
-    for _ in range(_SEARCH):
+    start = _sizes(row, weights, per_request, each_act)
+
+    def halve(bounds: tuple[Num, Num]) -> tuple[Num, Num]:
+        lo, hi = bounds
         mid = ceil_div(lo + hi, 2.0)
-        placed = place(memory, kinds.tiers, _sizes(row, weights, mid * per_request, mid * each_act))
-        fits = placed.unplaced <= 0
-        lo, hi = where(fits, mid, lo), where(fits, hi, maximum(mid - 1.0, lo))
-    return row.layout.dpa * lo
+        grown = (start[WEIGHTS], start[EXPERTS], mid * start[KV], mid * start[ACTIVATIONS], mid * start[PREFIX])
+        fits = place(memory, kinds.tiers, grown).unplaced <= 0
+        return where(fits, mid, lo), where(fits, hi, maximum(mid - 1.0, lo))
+
+    return row.layout.dpa * repeat(_SEARCH, halve, (hi * 0.0, hi))[0]
 
 
 def alone(row: Row, weights: Num, context: Context, kinds: Kinds) -> tuple[Row, Placed | None]:
