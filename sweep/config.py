@@ -125,6 +125,7 @@ def root_schema() -> type:
         ("resume", Optional[str], field(default=None)),  # noqa: UP045
         ("output", Optional[str], field(default=None)),  # noqa: UP045
         ("against", Any, field(default=None)),
+        ("gap", Any, field(default_factory=dict)),
         ("overlay", Any, field(default_factory=dict)),
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
