@@ -271,7 +271,7 @@ def _tiers(space: Space, point: _Point) -> dict[str, Any]:
     }
     if point.kinds.reload:
         back = tiered_ttft(point.row, point.weights, point.context, point.kinds)
-        values = {f.name: _number(getattr(back, f.name)) for f in dataclasses.fields(back)}
+        values: dict[str, Any] = {f.name: _number(getattr(back, f.name)) for f in dataclasses.fields(back)}
         values["faster"] = "reload" if back.with_reload_s <= back.recompute_s else "recompute"
         found["reload"] = values
     return found

@@ -54,6 +54,7 @@ REMAINDER: dict[str, str] = {
     "copies": "copies of weights and cache, uneven shares, waiting of pipeline stages",
     "serial": "kernels one after the other: math of one does not overlap reads of another",
 }
+NEARLY = 0.05  # how much slower than the fastest layout a smaller one may be and still be taken
 SOFTWARE = ("host", "floors", "sync", "tiles", "elementwise")  # what better orchestration alone could remove
 
 
@@ -109,6 +110,7 @@ class Pair:
     labels: dict[str, Any]  # model, context, prefill, decode
     ttft_s: float
     prefill_gpus: int  # of one replica
+    prompts: int  # that one prefill replica computes at once
     decode_gpus: int
     batch: int
     tok_s_user: float
@@ -152,7 +154,9 @@ def settings(study: Study) -> Settings:
         if not values or any(isinstance(v, bool) or not isinstance(v, int | float) or not v > 0 for v in values):
             raise BadInput(f"gap.{key}={asked.get(key)}: must be greater than 0")
     return Settings(
-        low_batch=int(low), min_tok_s_user=tuple(float(v) for v in speeds), prefill=None if not prefill else str(prefill)
+        low_batch=int(low),
+        min_tok_s_user=tuple(float(v) for v in speeds),
+        prefill=None if not prefill else str(prefill),
     )
 
 
@@ -416,7 +420,7 @@ def _bound_once(row: Row, batch: Num, context: Num, kinds: Kinds) -> tuple[Num, 
 
 def _without_activations(row: Row, batch: Num, context: Context, kinds: Kinds) -> Num:
     """The step of the layout with activations free of charge: their slowdown is nothing."""
-    changed = {}
+    changed: dict[str, Any] = {}
     for f in dataclasses.fields(Machine):
         value = getattr(row.machine, f.name)
         if isinstance(value, OpRate):
@@ -477,8 +481,8 @@ def answer(study: Study) -> Answer:
     """Achieved against possible for the best points of a grid.
 
     For every model, machine and context the grid is evaluated under the study's preset, and these points are taken: the
-    fastest with `gap.low_batch` requests, and for each speed of `gap.min_tok_s_user` the one with most tokens/s/GPU at
-    that speed or faster.
+    fastest with `gap.low_batch` requests (on the fewest GPUs that come within 5 % of it), and for each speed of
+    `gap.min_tok_s_user` the one with most tokens/s/GPU at that speed or faster.
     Raises: `BadInput` where the grid cannot be asked that.
     """
     asked = settings(study)
@@ -486,8 +490,9 @@ def answer(study: Study) -> Answer:
         raise BadInput("grid.efficiency: gap looks at one preset; choose it with efficiency=NAME")
     grid = _grid(study)
     space = grid.space
+    sizes = ", ".join(f"{b:g}" for b in space.batch)
     if asked.low_batch not in space.batch.tolist():
-        raise BadInput(f"gap.low_batch={asked.low_batch}: must be one of workload.batch, {space.batch.tolist()}")
+        raise BadInput(f"gap.low_batch={asked.low_batch}: must be one of workload.batch: {sizes}")
     machines = [h.id for h in space.hardware]
     if asked.prefill is not None and asked.prefill not in machines:
         raise BadInput(f"gap.prefill={asked.prefill}: must be one of hardware; {closest(asked.prefill, machines)}")
@@ -542,9 +547,19 @@ def _largest(values: np.ndarray, among: np.ndarray) -> tuple[int, int] | None:
     return int(r), int(b)
 
 
+def _fewest(tpot_s: np.ndarray, among: np.ndarray, n_gpus: np.ndarray) -> tuple[int, int] | None:
+    """Row and batch of the fastest point; of those within `NEARLY` of it, one on the fewest GPUs."""
+    if not among.any():
+        return None
+    close = among & (tpot_s <= np.where(among, tpot_s, np.inf).min() * (1.0 + NEARLY))
+    least = np.where(close.any(axis=1), n_gpus, np.inf).min()
+    return _largest(1.0 / tpot_s, close & (n_gpus == least)[:, None])
+
+
 def _pick(grid: _Grid, points: _Points, asked: Settings) -> list[tuple[str, int, int]]:
     """Load, row and batch of the points to look at."""
     rate = _rates(grid, points)
+    n_gpus = spaces.layout_gpus(grid.space.layout)[grid.space.indices(points.rows)[2]]
     at_low = grid.space.batch.tolist().index(asked.low_batch)
     few = np.zeros(rate.shape, dtype=bool)
     few[:, at_low] = True
@@ -553,7 +568,7 @@ def _pick(grid: _Grid, points: _Points, asked: Settings) -> list[tuple[str, int,
         good = points.good & mine[:, None]
         for load, speed in asked.loads.items():
             if speed is None:
-                found = _largest(1.0 / points.tpot_s, good & few)
+                found = _fewest(points.tpot_s, good & few, n_gpus)
             else:
                 found = _largest(rate, good & (points.tpot_s <= 1.0 / speed))
             if found is not None:
@@ -618,10 +633,8 @@ def _gap(grid: _Grid, perfect: _Grid, points: _Points, at: int, b: int, c: int, 
     )
 
 
-def _pairs(
-    grid: _Grid, points: _Points, c: int, low: Sequence[tuple[int, int]], machine: str | None
-) -> list[Pair]:
-    """Prompts computed by one machine where that takes the fewest GPU-seconds, answered by each machine's fastest point.
+def _pairs(grid: _Grid, points: _Points, c: int, low: Sequence[tuple[int, int]], machine: str | None) -> list[Pair]:
+    """Prompts computed by one machine where that takes the fewest GPU-seconds, answered by each at its fastest point.
 
     Rates are matched: GPUs of the prefill machine that feed one decode replica. The cache travels over all network
     links of the prefill replica at their full rate.
@@ -675,6 +688,7 @@ def _pair(grid: _Grid, row: int, b: int, c: int, source: int, ttft: float, tpot_
         },
         ttft_s=ttft,
         prefill_gpus=n_p,
+        prompts=prefill["dpa"],
         decode_gpus=n_d,
         batch=batch,
         tok_s_user=1 / tpot_s,

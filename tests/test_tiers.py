@@ -62,12 +62,13 @@ def plain_numbers() -> Iterator[None]:
 def tiered_space(efficiency: str) -> Space:
     """Every shipped placement, on machines with all tiers and with some."""
     sram = "sram_bytes: 2.0e9, sram_bytes_per_s: 1.5e14, remote_bytes: 1.0e13"
+    machines = f"[{{base: b200_sxm_180gb, set: {{{sram}}}}}, gb300_nvl72, d_matrix_corsair, sambanova_sn40l]"
     return build(
         make_study(
             "grid=none",
             f"efficiency={efficiency}",
             f"grid.placement=[{', '.join(SHIPPED)}]",
-            f"grid.hardware=[{{base: b200_sxm_180gb, set: {{{sram}}}}}, gb300_nvl72, d_matrix_corsair, sambanova_sn40l]",
+            f"grid.hardware={machines}",
             "grid.model=[llama_3_1_70b, gpt_oss_120b, deepseek_v3_2, qwen3_next_80b_a3b]",
             "grid.precision=[fp8, bf16]",
             "grid.layout={gpus: [1, 8, 16], tpa: pow2, dpa: divisors, ep: divisors, pp: [1, 2]}",
@@ -364,7 +365,7 @@ def test_a_tier_of_the_users_own(capsys: pytest.CaptureFixture[str], tmp_path: A
     ],
 )
 def test_bad_placements(policy: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput, match=".*") as error:
+    with pytest.raises(BadInput) as error:
         check_placement(policy, "mine")
     assert message in str(error.value) and "\n" not in str(error.value)
 

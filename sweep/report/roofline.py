@@ -232,10 +232,11 @@ def _tiers(e: Explanation) -> list[str]:
         lines.append(f"    {_figure(e.memory['unplaced_bytes'], 1e-9)} GB find no room")
     back = e.memory.get("reload")
     if back:
+        ms = {k: _figure(back[f"{k}_s"], 1e3) for k in ("reload", "rest", "with_reload", "recompute")}
         lines.append(
-            f"  prefix of {_figure(back['bytes'], 1e-9)} GB from another tier: reload {_figure(back['reload_s'], 1e3)} ms,"
-            f" the rest of the prompt {_figure(back['rest_s'], 1e3)} ms, both {_figure(back['with_reload_s'], 1e3)} ms;"
-            f" computing all of it {_figure(back['recompute_s'], 1e3)} ms: {back['faster']} is faster"
+            f"  prefix of {_figure(back['bytes'], 1e-9)} GB from another tier: reload {ms['reload']} ms, the rest of the "
+            f"prompt {ms['rest']} ms, both {ms['with_reload']} ms; computing all of it {ms['recompute']} ms: "
+            f"{back['faster']} is faster"
         )
         lines.append(f"    break-even bandwidth {_figure(back['break_even_bytes_per_s'], 1e-9)} GB/s")
     return lines
