@@ -234,8 +234,8 @@ def _tiers(e: Explanation) -> list[str]:
     if back:
         ms = {k: _figure(back[f"{k}_s"], 1e3) for k in ("reload", "rest", "with_reload", "recompute")}
         lines.append(
-            f"  prefix of {_figure(back['bytes'], 1e-9)} GB from another tier: reload {ms['reload']} ms, the rest of the "
-            f"prompt {ms['rest']} ms, both {ms['with_reload']} ms; computing all of it {ms['recompute']} ms: "
+            f"  prefix of {_figure(back['bytes'], 1e-9)} GB from another tier: reload {ms['reload']} ms, the rest of "
+            f"the prompt {ms['rest']} ms, both {ms['with_reload']} ms; computing all of it {ms['recompute']} ms: "
             f"{back['faster']} is faster"
         )
         lines.append(f"    break-even bandwidth {_figure(back['break_even_bytes_per_s'], 1e-9)} GB/s")
