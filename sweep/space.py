@@ -26,7 +26,7 @@ from sweep.errors import BadInput, closest
 from sweep.machine import Machine, Resolved, Tile, resolve
 from sweep.placing import align, uses_reload
 from sweep.point import RECORDS, Context, Kinds, Layout, Model, names
-from sweep.tiers import check_memory, check_placement, plan
+from sweep.tiers import check_memory, check_placement, check_tiers, plan
 
 REASON_BIT = {name: 1 << i for i, name in enumerate(REASONS)}
 CONTEXT_KEYS = ("isl", "osl", "context", "prefix_hit", "ttft_max_s")
@@ -494,6 +494,8 @@ def build(study: Study) -> Space:
         placements = [check_placement(study.library.raw("placement", n), n) for n in chosen]
         ids = np.array(chosen, dtype=object)
         axes.append(Axis(name="placement", size=len(chosen), columns={"placement": ids}))
+    own = {h.id: check_memory(h.about.get("memory"), h.id) for h in records["hardware"]}
+    check_tiers(placements, [t.name for tiers in own.values() for t in tiers])
     layout, axis = layout_axis(study, study.grid.get("layout"), zipped.get("layout", {}))
     axes.append(axis)
     batch, context, skew, load_axes = _workload_axes(study, study.grid.get("workload"), zipped.get("workload", {}))
@@ -507,7 +509,7 @@ def build(study: Study) -> Space:
             as_record(p),
             e,
             generation=None if h.about.get("generation") is None else str(h.about["generation"]),
-            plan=plan(policy, as_record(h), check_memory(h.about.get("memory"), h.id)),
+            plan=plan(policy, as_record(h), own[h.id]),
         )
         for h in records["hardware"]
         for p in records["precision"]

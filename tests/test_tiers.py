@@ -395,6 +395,8 @@ def test_a_missing_tier_is_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
         assert not point["feasible"] and "unknown_figure" in point["reasons"]
     assert explain_pipeline.main(["placement=hbn"]) == 1
     assert "placement=hbn: no such placement; nearest: hbm" in capsys.readouterr().err
+    assert explain_pipeline.main(["placement=offload_kv", "placement.kv=hbmm"]) == 1
+    assert "placement.kv=hbmm: no such tier; nearest: hbm" in capsys.readouterr().err
 
 
 def test_merged_steps_keep_both_orders() -> None:
