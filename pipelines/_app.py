@@ -33,7 +33,7 @@ from sweep.errors import BadInput, closest
 from sweep.family import check_settings, prepared
 from sweep.point import RECORDS, names
 
-GROUPS = (*RECORDS, "efficiency", "accuracy", "grid", "experiment")
+GROUPS = (*RECORDS, "efficiency", "placement", "accuracy", "grid", "experiment")
 
 
 @dataclass(frozen=True, kw_only=True)

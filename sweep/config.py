@@ -25,6 +25,7 @@ from sweep.errors import BadInput, closest
 from sweep.hf import hf_name, model_from_hf
 from sweep.machine import check_format
 from sweep.point import RECORDS, names
+from sweep.tiers import Placement, check_memory, check_placement
 
 GROUPS = tuple(RECORDS)
 # what a record's file says besides its figures
@@ -43,6 +44,7 @@ ABOUT: dict[str, tuple[str, ...]] = {
         "powers",
         "source",
         "note",
+        "memory",
         "scale",
         "price",
         "power",
@@ -125,6 +127,7 @@ def root_schema() -> type:
     fields += [
         ("accuracy", AccuracyConfig, field(default_factory=AccuracyConfig)),
         ("efficiency", Any, field(default=None)),
+        ("placement", Any, field(default=None)),
         ("grid", Any, field(default_factory=dict)),
         ("zip", Any, field(default_factory=dict)),
         ("where", Any, field(default_factory=list)),
@@ -134,6 +137,7 @@ def root_schema() -> type:
         ("resume", Optional[str], field(default=None)),  # noqa: UP045
         ("output", Optional[str], field(default=None)),  # noqa: UP045
         ("against", Any, field(default=None)),
+        ("gap", Any, field(default_factory=dict)),
         ("overlay", Any, field(default_factory=dict)),
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
         ("out", Optional[str], field(default=None)),  # noqa: UP045
@@ -210,6 +214,8 @@ def make_record(group: str, name: str, raw: Mapping[str, Any]) -> Record:
             values[key] = check_value(group, key, value)
         elif key in ABOUT[group]:
             about[key] = value
+            if key == "memory":
+                check_memory(value, group)
         else:
             raise BadInput(f"{group}.{key}: no such key; {closest(key, known)}")
     return Record(group=group, id=name, values=values, about=about)
@@ -318,6 +324,7 @@ class Study:
     base: dict[str, Record]
     efficiency: dict[str, Any]
     efficiency_id: str
+    placement: Placement
     accuracy: AccuracyConfig
     choices: dict[str, str]  # which file was chosen in each group
     grid: dict[str, Any]
@@ -381,6 +388,7 @@ def study(
     efficiency = config.get("efficiency")
     if not isinstance(efficiency, dict) or "kernels" not in efficiency:
         raise BadInput(f"efficiency={efficiency}: choose a preset; {closest('', library.choices('efficiency'))}")
+    chosen = choices.get("placement") or "hbm"
     settings, contents = accuracy_settings(config["accuracy"], directories)
     check_accuracy(settings)
     where = config.get("where") or []
@@ -389,6 +397,7 @@ def study(
         base=base,
         efficiency=dict(efficiency),
         efficiency_id=choices.get("efficiency") or str(efficiency.get("name")),
+        placement=check_placement(config.get("placement") or library.raw("placement", "hbm"), chosen),
         accuracy=settings,
         choices=dict(choices),
         grid=grid,
