@@ -34,7 +34,12 @@ COLUMNS: tuple[Column, ...] = (
     _c("tok_s_gpu", "tok/s/GPU", "output tokens per second over all GPUs of the replica", "point"),
     _c("tok_s_user", "tok/s/user", "output tokens per second of one request: 1 / tpot_s", "point"),
     _c("tpot_s", "s", "time per output token", "point"),
-    _c("ttft_s", "s", "time to the first token: prefill of one request per attention group, no queue", "context"),
+    _c(
+        "ttft_s",
+        "s",
+        "time to the first token: prefill of one request per attention group, no queue; aggregated: its decode steps too",
+        "context",
+    ),
     _c("request_s", "s", "time of a request: ttft_s + (osl - 1) tpot_s", "point"),
     _c(
         "total_tok_s_gpu",
@@ -51,7 +56,7 @@ COLUMNS: tuple[Column, ...] = (
     _c("activation_s", "s", "part of tpot_s that reads and writes activations", "point"),
     _c("comm_s", "s", "part of tpot_s that moves bytes between GPUs, exposed", "point"),
     _c("latency_s", "s", "part of tpot_s that is floors, start-up, hops, host, waiting for microbatches", "point"),
-    _c("bound", "label", "the largest of the six parts", "point", "bound"),
+    _c("bound", "label", "the largest of the parts of tpot_s", "point", "bound"),
     _c("mfu", "1", "FLOPs over peak of the weights' math format, mean GPU", "point"),
     _c("mbu", "1", "bytes over memory bandwidth, mean GPU", "point"),
     _c("intensity", "flop/B", "FLOPs over bytes of a step", "point"),
@@ -68,7 +73,7 @@ COLUMNS: tuple[Column, ...] = (
         "reasons",
         "bits",
         "what stands against it: capacity 1, not_divisible 2, over_domain 4, ttft_cut 8, "
-        "unknown_figure 16, no_format 32",
+        "unknown_figure 16, no_format 32, tpot_cut 64",
         "host",
         "int32",
     ),
@@ -80,9 +85,25 @@ COLUMNS: tuple[Column, ...] = (
         "int32",
     ),
 )
-BY_NAME = {c.name: c for c in COLUMNS}
+# of replicas that prefill and decode
+AGGREGATED_COLUMNS: tuple[Column, ...] = (
+    _c("prefill_s", "s", "part of tpot_s in which the replica prefills the prompts of other requests", "point"),
+    _c(
+        "concurrency",
+        "request",
+        "requests at the replica, decoding (the batch) and waiting for their first token",
+        "point",
+    ),
+)
+# of pools that prefill for each other
+POOL_COLUMNS: tuple[Column, ...] = (
+    _c("prefill_req_s", "request/s", "prompts that a replica prefills back to back", "context"),
+    _c("kv_transfer_s", "s", "time in which an attention group moves the cache of one prompt", "context"),
+)
+ALL_COLUMNS = (*COLUMNS, *AGGREGATED_COLUMNS, *POOL_COLUMNS)
+BY_NAME = {c.name: c for c in ALL_COLUMNS}
 # what is not there when a configuration itself is impossible
-NUMBERS = tuple(c.name for c in COLUMNS if c.level in ("point", "context"))
+NUMBERS = tuple(c.name for c in ALL_COLUMNS if c.level in ("point", "context"))
 
 
 def axis_metadata(key: str) -> dict[str, str]:

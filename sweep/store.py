@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sweep.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, axis_metadata
+from sweep.columns import ALL_COLUMNS, BY_NAME, SCHEMA_VERSION, axis_metadata
 from sweep.cost.result import BOUNDS, REASONS
 from sweep.errors import BadInput, closest
 from sweep.space import Axis, Space
@@ -96,7 +96,7 @@ class Writer:
             f"{PREFIX}accuracy_label": accuracy_label,
             f"{PREFIX}provenance": json.dumps(provenance(space)),
         }
-        for key in [*self.axis_keys, *(c.name for c in COLUMNS)]:
+        for key in dict.fromkeys([*self.axis_keys, "workload.batch", *(c.name for c in ALL_COLUMNS)]):
             about = axis_metadata(key) if key not in BY_NAME else {"unit": BY_NAME[key].unit, "doc": BY_NAME[key].doc}
             self.metadata[f"unit.{key}"] = about["unit"]
             self.metadata[f"doc.{key}"] = about["doc"]
@@ -127,10 +127,14 @@ class Writer:
                 digits.append(digit)
             for axis, digit in zip(self.space.axes, reversed(digits), strict=True):
                 for key in axis.columns:
-                    arrays.append(self._axis_array(axis, key, digit))
-                    names.append(key)
+                    if key not in columns:  # a batch as large as possible has a figure per point
+                        arrays.append(self._axis_array(axis, key, digit))
+                        names.append(key)
+        if "workload.batch" in columns:
+            arrays.append(pa.array(np.asarray(columns["workload.batch"]).astype(np.int32)))
+            names.append("workload.batch")
         bounds = pa.array(BOUNDS)
-        for column in COLUMNS:
+        for column in ALL_COLUMNS:
             if column.name not in columns:
                 continue
             value = columns[column.name]
