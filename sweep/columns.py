@@ -37,7 +37,8 @@ COLUMNS: tuple[Column, ...] = (
     _c(
         "ttft_s",
         "s",
-        "time to the first token: prefill of one request per attention group, no queue; aggregated: its decode steps too",
+        "time to the first token: prefill of one request per attention group, no queue; aggregated: with the decode "
+        "steps between its chunks",
         "context",
     ),
     _c("request_s", "s", "time of a request: ttft_s + (osl - 1) tpot_s", "point"),
@@ -101,13 +102,29 @@ POOL_COLUMNS: tuple[Column, ...] = (
     _c("kv_transfer_s", "s", "time in which an attention group moves the cache of one prompt", "context"),
 )
 ALL_COLUMNS = (*COLUMNS, *AGGREGATED_COLUMNS, *POOL_COLUMNS)
-BY_NAME = {c.name: c for c in ALL_COLUMNS}
+# of a service of two pools; the other columns of such a row count all GPUs of both, layout.* is the decode layout
+MATCH_COLUMNS: tuple[Column, ...] = (
+    _c("n_prefill", "1", "prefill replicas", "match", "int32"),
+    _c("n_decode", "1", "decode replicas", "match", "int32"),
+    _c("gpus_prefill", "1", "GPUs of the prefill pool", "match", "int32"),
+    _c("gpus_decode", "1", "GPUs of the decode pool", "match", "int32"),
+    _c("gpus", "1", "GPUs of both pools", "match", "int32"),
+    _c("prefill_per_decode", "1", "GPUs of the prefill pool per GPU of the decode pool", "match"),
+    _c("requests_per_s", "request/s", "requests that the slower pool completes", "match"),
+    _c("kv_link_share", "1", "share of the links' bandwidth that moving caches takes, the busier pool", "match"),
+    _c("prefill_busy", "1", "share of the prefill pool's rate that is asked for", "match"),
+    _c("decode_busy", "1", "share of the decode pool's rate that is asked for", "match"),
+)
+BY_NAME = {c.name: c for c in (*ALL_COLUMNS, *MATCH_COLUMNS)}
 # what is not there when a configuration itself is impossible
 NUMBERS = tuple(c.name for c in ALL_COLUMNS if c.level in ("point", "context"))
 
 
 def axis_metadata(key: str) -> dict[str, str]:
     """Unit and meaning of an axis column."""
+    if key.startswith("prefill."):
+        inner = axis_metadata(key.removeprefix("prefill."))
+        return {"unit": inner["unit"], "doc": f"prefill pool: {inner['doc']}"}
     group, _, name = key.partition(".")
     if group in RECORDS and name:
         if key == "layout.gpus":

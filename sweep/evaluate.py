@@ -429,7 +429,7 @@ class Engine:
             points = {name: self._joined(points.get(name), own[name]) for name in (*names, "batch")}
         return at_row, at_context, points
 
-    def _joined(self, given: Any, own: Any) -> np.ndarray:
+    def _joined(self, given: Any, own: Any) -> Any:
         """[batch, context, row] from what the batches of the grid gave and what the largest ones did."""
         if given is None:  # the batch itself, or no batch but the largest
             given = np.broadcast_to(np.asarray(self.batch)[:, None, None], (len(self.batch), *np.shape(own)))

@@ -164,7 +164,14 @@ def point_cost(
     tok_s_gpu = batch * tok_s_user / gpus(layout)
     tokens = step_tokens(layout, batch, row.model.n_draft if kinds.drafting else 0.0, kinds)
     held = held_bytes(at_row.weights_bytes, at_context.request_bytes, row.model, machine, layout, tokens, batch)
-    shares = (parts.math_s, parts.weight_s, parts.kv_s, parts.activation_s, parts.comm_s, parts.latency_s)
+    shares: tuple[Num, ...] = (
+        parts.math_s,
+        parts.weight_s,
+        parts.kv_s,
+        parts.activation_s,
+        parts.comm_s,
+        parts.latency_s,
+    )
     if kinds.aggregated:
         shares = (*shares, prefill_s)
     return PointCost(

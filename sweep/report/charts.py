@@ -27,6 +27,7 @@ BOUND_COLOURS = {
     "activation": "#009E73",
     "comm": "#D55E00",
     "latency": "#CC79A7",
+    "prefill": "#F0E442",
 }
 PARTS = {f"{name}_s": name for name in BOUND_COLOURS}
 LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")

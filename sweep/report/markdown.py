@@ -17,6 +17,20 @@ HEADERS: dict[str, tuple[str, float]] = {
     "precision.weights": ("weights", 1.0),
     "precision.kv": ("KV cache", 1.0),
     "layout": ("layout", 1.0),
+    "prefill.layout": ("prefill layout", 1.0),
+    "prefill.hardware": ("prefill hardware", 1.0),
+    "serving": ("serving", 1.0),
+    "n_prefill": ("prefill replicas", 1.0),
+    "n_decode": ("decode replicas", 1.0),
+    "gpus": ("GPUs", 1.0),
+    "gpus_prefill": ("prefill GPUs", 1.0),
+    "gpus_decode": ("decode GPUs", 1.0),
+    "prefill_per_decode": ("prefill : decode GPUs", 1.0),
+    "requests_per_s": ("requests/s", 1.0),
+    "kv_transfer_s": ("KV transfer [s]", 1.0),
+    "kv_link_share": ("KV link [%]", 100.0),
+    "prefill_s": ("prefill part [ms]", 1e3),
+    "concurrency": ("requests in flight", 1.0),
     "layout.gpus": ("GPUs", 1.0),
     "workload.batch": ("batch", 1.0),
     "workload.context": ("context [tok]", 1.0),
@@ -56,6 +70,7 @@ BOUND_LABELS = {
     "activation": "activations",
     "comm": "communication",
     "latency": "latency",
+    "prefill": "prefill",
 }
 FAMILIES = ("dense", "moe")  # labels of invented models: their shape is their name
 _SHORT = {"n_heads": "h", "n_kv_heads": "kv", "d_ff": "ff", "head_dim": "hd", "d_shared": "shared", "window": "win"}
@@ -203,6 +218,9 @@ def cell(
     """One value of one point as text. `layout` and `model` are put together from several columns."""
     if column == "layout":
         return layout_label(row)
+    if column == "prefill.layout":
+        own = {k.removeprefix("prefill."): v for k, v in row.items() if k.startswith("prefill.")}
+        return layout_label(own)
     if column == "model":
         return model_label(row, told_apart_by)
     value = row.get(column)
@@ -246,7 +264,9 @@ def table(
     """
     known = set(frame.columns)
     layouts = any(c.startswith("layout.") and c != "layout.gpus" for c in known)
-    shown = [c for c in columns if c in known or (c == "layout" and layouts)]
+    pools = "prefill.layout.tpa" in known
+    made = {"layout": layouts, "prefill.layout": pools}
+    shown = [c for c in columns if c in known or made.get(c, False)]
     extra = told_apart(frame) if told_apart_by is None else told_apart_by
     precision = digits if isinstance(digits, Mapping) else dict.fromkeys(shown, digits)
     text = [
@@ -256,7 +276,7 @@ def table(
         ]
         for row in frame.iter_rows(named=True)
     ]
-    left = {c for c in shown if c in ("model", "layout", "bound") or frame.schema.get(c) in _TEXT}
+    left = {c for c in shown if c in ("model", "layout", "prefill.layout", "bound") or frame.schema.get(c) in _TEXT}
     return grid([header(c) for c in shown], text, left=[c in left for c in shown])
 
 
