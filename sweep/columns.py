@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from sweep.economics import ABOUT
 from sweep.point import RECORDS
 
 SCHEMA_VERSION = 1
@@ -115,7 +116,9 @@ MATCH_COLUMNS: tuple[Column, ...] = (
     _c("prefill_busy", "1", "share of the prefill pool's rate that is asked for", "match"),
     _c("decode_busy", "1", "share of the decode pool's rate that is asked for", "match"),
 )
-BY_NAME = {c.name: c for c in (*ALL_COLUMNS, *MATCH_COLUMNS)}
+# computed when a table is read
+DERIVED_COLUMNS = tuple(_c(d.name, d.unit, d.doc, "derived", "float64") for d in ABOUT.values())
+BY_NAME = {c.name: c for c in (*DERIVED_COLUMNS, *ALL_COLUMNS, *MATCH_COLUMNS)}
 # what is not there when a configuration itself is impossible
 NUMBERS = tuple(c.name for c in ALL_COLUMNS if c.level in ("point", "context"))
 

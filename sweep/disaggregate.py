@@ -18,6 +18,7 @@ import polars as pl
 from sweep import store
 from sweep.columns import BY_NAME, MATCH_COLUMNS, SCHEMA_VERSION, axis_metadata
 from sweep.config import FrontierConfig, StoreConfig, Study
+from sweep.economics import with_derived
 from sweep.errors import BadInput, closest
 from sweep.frontier import frontier, parse_objectives
 from sweep.match import match, pairing_keys
@@ -160,7 +161,8 @@ def found(points: pl.DataFrame, objectives: Any, by: list[str], where: str | Non
     """The frontier of matches. Columns of `by` that the matches do not have are constant and left out."""
     goals = [str(o) for o in parse_objectives(objectives)]
     groups = [k for k in by if k in points.columns]
-    return Found(frame=frontier(points, goals, groups, where), objectives=goals, by=groups)
+    frame = frontier(with_derived(points.lazy()).collect(), goals, groups, where, columns=points.columns)
+    return Found(frame=frame, objectives=goals, by=groups)
 
 
 def paired(

@@ -451,7 +451,7 @@ class Engine:
 
         limits = ("fits", "in_time", *(("in_pace",) if kinds.paced else ()))
 
-        def holds(batch: np.ndarray) -> np.ndarray:
+        def holds(batch: np.ndarray) -> Any:
             found = at(batch, limits)
             return np.logical_and.reduce([np.asarray(found[name]) > 0 for name in limits])
 

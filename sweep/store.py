@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from sweep.columns import ALL_COLUMNS, BY_NAME, SCHEMA_VERSION, axis_metadata
 from sweep.cost.result import BOUNDS, REASONS
+from sweep.economics import with_derived
 from sweep.errors import BadInput, closest
 from sweep.space import Axis, Space
 
@@ -280,6 +281,7 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     Args:
         path: a sweep's directory, a multirun's, or one Parquet file.
         table: `points`, or `frontier`.
+    The columns that follow from others (`sweep.economics`) are there too, computed when they are asked for.
     Columns that only some jobs swept are null in the others. Axis columns that were left out of the files are put
     back from `point_id`. Raises: `BadInput` for a path without points or of another schema version.
     """
@@ -297,7 +299,7 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
             if missing:
                 frame = with_axes(frame, axes_from_json(axes))
         labels = [n for n, t in frame.collect_schema().items() if t == pl.Categorical or isinstance(t, pl.Enum)]
-        frames.append(frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame)
+        frames.append(with_derived(frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame))
     return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
 
 

@@ -45,8 +45,8 @@ _AXIS_GROUPS = ("hardware", "precision", "layout", "workload", "serving", "effic
 _ASKED_KEYS = ("grid", "zip", "where", "layout", "layouts", "objectives", "by", "defaults")
 _FIGURES_VERIFIED = ("confirmed", "published", "official", "measured", "verified", "datasheet", "vendor")
 _POINT_COLUMNS = (
-    "model", "hardware", "precision", "serving", "prefill.hardware", "prefill.layout", "layout", "n_prefill", "n_decode",
-    "workload.batch", "workload.context", "workload.isl", "workload.osl",
+    "model", "hardware", "precision", "serving", "prefill.hardware", "prefill.layout", "layout", "n_prefill",
+    "n_decode", "workload.batch", "workload.context", "workload.isl", "workload.osl",
     "accuracy", "tok_s_gpu", "tok_s_user", "ttft_s", "bound",
 )  # fmt: skip
 

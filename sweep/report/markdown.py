@@ -57,11 +57,26 @@ HEADERS: dict[str, tuple[str, float]] = {
     "usd_per_mtok": ("USD/M output tok", 1.0),
     "tok_s_mw": ("output tok/s/MW", 1.0),
     "joule_per_tok": ("J/output tok", 1.0),
+    "tok_per_usd": ("output tok/USD", 1.0),
+    "usd_per_mtok_total": ("USD/M tok (in + out)", 1.0),
+    "usd_per_mtok_input": ("USD/M input tok (input share)", 1.0),
+    "usd_per_mtok_output": ("USD/M output tok (output share)", 1.0),
+    "usd_per_request": ("USD/request", 1.0),
+    "input_share": ("input share [%]", 100.0),
+    "power_share": ("draw of board power [%]", 100.0),
+    "watts_drawn": ("drawn [W/GPU]", 1.0),
+    "joule_per_tok_drawn": ("J/output tok drawn", 1.0),
+    "tok_s_mw_drawn": ("output tok/s/MW drawn", 1.0),
+    "replicas": ("replicas", 1.0),
+    "fleet_gpus": ("fleet GPUs", 1.0),
+    "fleet_usd_per_hour": ("fleet USD/h", 1.0),
+    "fleet_kw": ("fleet [kW]", 1.0),
+    "fleet_busy": ("fleet busy [%]", 100.0),
     "extrapolation": ("ranges left", 1.0),
 }
 INTEGERS = frozenset(
     {"point_id", "layout.gpus", "workload.batch", "workload.context", "workload.isl", "workload.osl", "max_batch"}
-    | {"extrapolation"}
+    | {"extrapolation", "gpus", "gpus_prefill", "gpus_decode", "n_prefill", "n_decode", "replicas", "fleet_gpus"}
 )
 BOUND_LABELS = {
     "math": "math",

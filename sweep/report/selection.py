@@ -12,7 +12,8 @@ import polars as pl
 # Columns of which less is better; of every other objective more is better.
 LOWER_IS_BETTER = frozenset(
     {"loss", "tpot_s", "ttft_s", "request_s", "usd_per_mtok", "joule_per_tok", "held_bytes", "weights_bytes"}
-    | {"kv_bytes", "params_total", "params_active", "layout.gpus"}
+    | {"kv_bytes", "params_total", "params_active", "layout.gpus", "gpus", "usd_per_mtok_total", "usd_per_mtok_input"}
+    | {"usd_per_mtok_output", "usd_per_request", "joule_per_tok_drawn", "watts_drawn", "power_share"}
 )
 T = TypeVar("T")
 
