@@ -22,17 +22,16 @@ from sweep.complete import complete_context, complete_layout, complete_model
 from sweep.config import as_record
 from sweep.cost.arith import maximum, namespace, where
 from sweep.cost.memory import max_batch, request_bytes, weights_bytes
+from sweep.cost.ops import Parts
 from sweep.cost.prefill import ttft_s
 from sweep.cost.result import load_cost
 from sweep.cost.serving import prefill_rate, steady_state
-from sweep.cost.step import Row, token_time
+from sweep.cost.step import Load, LoadStep, Row, token_time
 from sweep.machine import Machine, OpRate, resolve
 from sweep.point import Context, Kinds, Layout, Num
 
 # What occurs in measured rows. One set for all tables: one compilation.
-KINDS = Kinds(
-    helix=False, overlap=False, hop_b=False, two_batch=False, skewed=False, chunked=False
-)
+KINDS = Kinds(helix=False, overlap=False, hop_b=False, two_batch=False, skewed=False, chunked=False)
 BLOCK = 1024  # points per compiled call
 DRAFT_PASSES = 1.5  # layers that drafting one token costs: the module's own and its share of the LM head
 
@@ -104,6 +103,7 @@ class Presets:
     acceptance: dict[str, float]
     first_s: dict[str, float]
     first: dict[str, float]
+    band: dict[str, tuple[float, float]]  # 80 % of measured over predicted TPOT lie between
 
 
 DEFAULTS: dict[str, Any] = {
@@ -112,6 +112,12 @@ DEFAULTS: dict[str, Any] = {
     "acceptance": {"mtp": 0.62, "eagle3": 0.61},
     "first": {},
     "first_s": {},
+    "band": {
+        "undrafted": (0.75, 1.25),
+        "drafted": (0.65, 1.4),
+        "unlabelled": (0.5, 1.3),
+        "inherited": (0.6, 1.6),
+    },
 }
 
 
@@ -124,6 +130,7 @@ def presets(efficiency: Mapping[str, Any]) -> Presets:
         acceptance={**DEFAULTS["acceptance"], **said["acceptance"]},
         first_s=dict(said["first_s"]),
         first=dict(said["first"]),
+        band={k: (float(v[0]), float(v[1])) for k, v in {**DEFAULTS["band"], **said["band"]}.items()},
     )
 
 
@@ -145,9 +152,7 @@ def machine_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: 
         key = (p.hardware, p.precision)
         if key not in known:
             record = catalogue.record("hardware", p.hardware)
-            found = resolve(
-                as_record(record), p.precision, efficiency, generation=str(record.about.get("generation"))
-            )
+            found = resolve(as_record(record), p.precision, efficiency, generation=str(record.about.get("generation")))
             known[key] = len(machines)
             machines.append(found.machine)
         index[i] = known[key]
@@ -162,9 +167,7 @@ def model_table(points: Sequence[Measured], catalogue: Catalogue, serving: Prese
     model = jax.tree.map(lambda x: x[[ids.index(p.model) for p in points]], complete_model(fields))
     drafted = np.array([p.drafted for p in points])
     acceptance = np.array([serving.acceptance.get(p.draft_kind, 0.0) for p in points])
-    return dataclasses.replace(
-        model, n_draft=drafted, acceptance=acceptance, draft_cost=DRAFT_PASSES / model.n_layers
-    )
+    return dataclasses.replace(model, n_draft=drafted, acceptance=acceptance, draft_cost=DRAFT_PASSES / model.n_layers)
 
 
 def make_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: Mapping[str, Any]) -> Table:
@@ -260,15 +263,22 @@ def turned(row: Row, k: Knobs) -> Row:
     )
 
 
-def decode_tpot(row: Row, batch: Num, context: Context) -> Num:
-    """Time per output token of the decode step alone."""
-    return token_time(row, load_cost(row, batch, KINDS), batch, context.decode, KINDS).parts.total_s
+def _sums(step: LoadStep) -> LoadStep:
+    """A step's seconds without their causes, which nobody asks for: as a stage of its own it compiles far faster."""
+    return LoadStep(**{f.name: Parts(latency_s=getattr(step, f.name).total_s) for f in dataclasses.fields(LoadStep)})
 
 
-def _decode_one(row: Row, knobs: Knobs, batch: Num, context: Context) -> Num:
-    t = turned(row, knobs)
-    slowest = where(row.layout.dpa > 1.0, 1.0 + knobs.group, 1.0)
-    return decode_tpot(t, maximum(batch, 1.0), context) * slowest
+def _load_one(row: Row, knobs: Knobs | None, batch: Num) -> dict[str, LoadStep]:
+    load = load_cost(row if knobs is None else turned(row, knobs), maximum(batch, 1.0), KINDS)
+    return {"step": _sums(load.step), "plain": _sums(load.plain)}
+
+
+def _decode_one(row: Row, knobs: Knobs | None, load: dict[str, LoadStep], batch: Num, context: Context) -> Num:
+    turned_row = row if knobs is None else turned(row, knobs)
+    token = token_time(turned_row, Load(**load), maximum(batch, 1.0), context.decode, KINDS)
+    if knobs is None:
+        return token.parts.total_s
+    return token.parts.total_s * where(row.layout.dpa > 1.0, 1.0 + knobs.group, 1.0)
 
 
 def _prefill_one(row: Row, knobs: Knobs, layout: Layout, context: Context) -> Num:
@@ -281,27 +291,29 @@ def _room_one(row: Row, context: Context) -> Num:
     return max_batch(weights, each, row.model, row.machine, row.layout)
 
 
-def _floor_one(row: Row, batch: Num, context: Context) -> Num:
-    certain = dataclasses.replace(row.model, acceptance=row.model.acceptance * 0.0 + 1.0, draft_cost=0.0)
-    return decode_tpot(dataclasses.replace(row, model=certain), maximum(batch, 1.0), context)
-
-
-_STAGES = {"decode": _decode_one, "prefill": _prefill_one, "room": _room_one, "floor": _floor_one}
+_STAGES = {"load": _load_one, "decode": _decode_one, "prefill": _prefill_one, "room": _room_one}
 _compiled: dict[Any, Any] = {}
 
 
+def _run(name: str, block: Any) -> Any:
+    """A stage on one block, compiled ahead of its first call."""
+    key = (name, jax.tree.structure(block))
+    if key not in _compiled:
+        with namespace(jnp):
+            _compiled[key] = jax.jit(jax.vmap(_STAGES[name])).lower(*block).compile()
+    return _compiled[key](*block)
+
+
 def _stage(name: str, *args: Any) -> np.ndarray:
-    """A stage over all points, in blocks of one size: each stage is compiled once, ahead of its first call."""
+    """A stage over all points, in blocks of one size so that it is compiled once."""
     n = len(jax.tree.leaves(args)[0])
     out = np.empty(n)
     for start in range(0, n, BLOCK):
         block = jax.tree.map(functools.partial(_block, start=start), args)
-        key = (name, jax.tree.structure(block))
-        if key not in _compiled:
-            with namespace(jnp):
-                _compiled[key] = jax.jit(jax.vmap(_STAGES[name])).lower(*block).compile()
-        part = np.asarray(_compiled[key](*block), dtype=np.float64)
-        out[start : start + BLOCK] = part[: min(BLOCK, n - start)]
+        if name == "decode":
+            row, knobs, batch, context = block
+            block = (row, knobs, _run("load", (row, knobs, batch)), batch, context)
+        out[start : start + BLOCK] = np.asarray(_run(name, block), dtype=np.float64)[: min(BLOCK, n - start)]
     return out
 
 
@@ -355,5 +367,14 @@ def predict(table: Table, knobs: Knobs, *, batch: np.ndarray | None = None) -> P
 
 
 def floor_tpot(table: Table, batch: np.ndarray) -> np.ndarray:
-    """Ideal decode step of each point at a running batch [s]; the table is that of the `ideal` preset."""
-    return _stage("floor", table.row, batch, table.context)
+    """The roofline itself at a running batch [s]: nothing but the decode step, every drafted token accepted for free.
+
+    Args:
+        table: points of the `ideal` preset [n].
+        batch: running requests per decode worker [n].
+    """
+    row = table.row
+    certain = dataclasses.replace(
+        row.model, acceptance=np.ones_like(row.model.n_draft), draft_cost=np.zeros_like(row.model.n_draft)
+    )
+    return _stage("decode", dataclasses.replace(row, model=certain), None, batch, table.context)

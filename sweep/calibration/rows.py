@@ -450,8 +450,7 @@ def aggregated_cut(row: Row, *, experts: bool) -> tuple[Cut, float, bool, tuple[
 
 
 def check_cut(cut: Cut, model: Record) -> None:
-    """Refuse what no engine could have run: query heads that the attention group does not divide, more stages than
-    layers, more expert groups than experts."""
+    """Refuse what no engine runs: heads that tp does not divide, more stages than layers, more groups than experts."""
     v = model.values
     heads = float(v["n_heads"])
     if heads % cut.tpa:
