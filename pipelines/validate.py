@@ -92,9 +92,8 @@ def _say(top: dict[str, Any], out: Path) -> None:
     def share(value: float) -> str:
         return "none" if not math.isfinite(value) else f"{100 * value:.1f} %"
 
-    print(
-        f"{top['answered']} of {top['rows']} rows answered; {share(top['complete_trusted_answered'])} of the complete"
-    )
+    asked = share(top["complete_trusted_answered"])
+    print(f"{top['answered']} of {top['rows']} rows answered; {asked} of the complete ones of trust A")
     for name, key in (
         ("TPOT", "tpot"),
         ("tok/s/GPU, aggregated", "rate_aggregated"),

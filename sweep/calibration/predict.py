@@ -156,7 +156,8 @@ def machine_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: 
             known[key] = len(machines)
             machines.append(found.machine)
         index[i] = known[key]
-    return jax.tree.map(lambda *leaves: np.array(leaves, dtype=np.float64)[index], *machines)
+    table: Machine = jax.tree.map(lambda *leaves: np.array(leaves, dtype=np.float64)[index], *machines)
+    return table
 
 
 def model_table(points: Sequence[Measured], catalogue: Catalogue, serving: Presets) -> Any:
@@ -207,13 +208,8 @@ def make_knobs(points: Sequence[Measured], efficiency: Mapping[str, Any]) -> Kno
 
 
 def _rate(rate: OpRate, *, math: Num, memory: Num, floor: Num) -> OpRate:
-    return dataclasses.replace(
-        rate,
-        flops_per_s=rate.flops_per_s / math,
-        read_bytes_per_s=rate.read_bytes_per_s / memory,
-        write_bytes_per_s=rate.write_bytes_per_s / memory,
-        t0_s=rate.t0_s * floor,
-    )
+    bandwidths = {f.name: getattr(rate, f.name) / memory for f in dataclasses.fields(rate) if "_bytes_" in f.name}
+    return dataclasses.replace(rate, flops_per_s=rate.flops_per_s / math, t0_s=rate.t0_s * floor, **bandwidths)
 
 
 def turned(row: Row, k: Knobs) -> Row:
@@ -291,7 +287,7 @@ def _room_one(row: Row, context: Context) -> Num:
     return max_batch(weights, each, row.model, row.machine, row.layout)
 
 
-_STAGES = {"load": _load_one, "decode": _decode_one, "prefill": _prefill_one, "room": _room_one}
+_STAGES: dict[str, Any] = {"load": _load_one, "decode": _decode_one, "prefill": _prefill_one, "room": _room_one}
 _compiled: dict[Any, Any] = {}
 
 

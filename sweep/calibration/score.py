@@ -1,6 +1,6 @@
 """How far predictions lie from measurements: scores, groups, doubts about rows.
 
-An error is predicted over measured, less 1. Scores are medians and means of its absolute value, its 90th percentile, and
+An error is predicted over measured, less 1. Scores are median, mean and 90th percentile of its absolute value, and
 the median of the error itself (bias): above 0 the model is too slow (TPOT) or too fast (throughput).
 """
 

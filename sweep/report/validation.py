@@ -261,7 +261,7 @@ def _below(results: Results, f: Findings) -> str:
                 *map(escape, _label(row, p)),
                 number(1e3 * f.tpot[i]),
                 number(1e3 * results.floor_s[i]),
-                escape(suspicion(row, p, results, i)),
+                escape(suspicion(row, p, results, int(i))),
             ]
         )
     note = f"{len(at)} rows are faster than physics allows at the running batch they state: findings about the data."
@@ -383,7 +383,7 @@ def charts(results: Results, f: Findings) -> dict[str, alt.VConcatChart]:
         if len(some) < 3:
             continue
         s = score((some[f"{what}_predicted"] / some[what] - 1.0).to_numpy())
-        note = f"{s.n} rows of trust A; median error {percent(s.median)} %, p90 {percent(s.p90)} %; dashed: 25 % either side"
+        note = f"{s.n} rows of trust A; median error {percent(s.median)} %, p90 {percent(s.p90)} %; dashed: 25 % off"
         out[name] = scatter(
             some, measured=what, predicted=f"{what}_predicted", colour=colour, title=title, subtitle=note, unit=unit
         )
