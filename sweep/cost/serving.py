@@ -109,6 +109,59 @@ def waited_ttft_s(first_s: Num, *, batch: Num, concurrency: Num, rate: Num, tpot
     return maximum(first_s, concurrency / rate - tpot_s * decode_steps(osl))
 
 
+def prefill_rate(prefill_s: Num, prompts: Num, gain: Num = 1.0) -> Num:
+    """Prompts per second of a prefill pool: those that it works on at a time, over the time of one.
+
+    Args:
+        prefill_s: time of one prompt per attention group, alone.
+        prompts: attention groups of all its workers.
+        gain: how much faster prompts in batches and in overlap are than one at a time, from calibration.
+    """
+    return gain * prompts / prefill_s
+
+
+def steady_state(
+    decode_tpot_at: Timer,
+    prefill_s: Num,
+    *,
+    first_s: Num,
+    osl: Num,
+    concurrency: Num,
+    max_batch: Num,
+    groups: Num = 1.0,
+    phi: Num = 1.0,
+    most_per_s: Num = float("inf"),
+    batch: Num | None = None,
+) -> Steady:
+    """One replica with `concurrency` users: the general case of `aggregated` and `disaggregated`.
+
+    Args:
+        decode_tpot_at: time per output token of the decode step alone at a running batch.
+        prefill_s: prefill of one prompt per attention group on the decoding GPUs; 0 where others prefill.
+        first_s: time to the first token with nothing else to do.
+        osl: tokens per answer.
+        concurrency: requests in flight at this replica.
+        max_batch: requests that fit, or that the scheduler runs at most.
+        groups: attention groups that prefill side by side (dpa).
+        phi: share of the prefill work that stands between decode steps.
+        most_per_s: requests per second that a prefill pool delivers to this replica.
+        batch: the running batch where it is known; found by bisection where not.
+    """
+
+    def tpot_at(running: Num) -> Num:
+        decode_s = decode_tpot_at(running)
+        return mixed_tpot_s(decode_s, prefill_s, batch=running, osl=osl, groups=groups, phi=phi)
+
+    if batch is None:
+        batch = running_batch(
+            tpot_at, busy_s=first_s, concurrency=concurrency, osl=osl, limit=max_batch, most_per_s=most_per_s
+        )
+    tpot_s = tpot_at(maximum(batch, minimum(concurrency, 1.0)))
+    rate = request_rate(batch, tpot_s, osl)
+    ttft_s = waited_ttft_s(first_s, batch=batch, concurrency=concurrency, rate=rate, tpot_s=tpot_s, osl=osl)
+    return Steady(batch=batch, tpot_s=tpot_s, ttft_s=ttft_s, requests_per_s=rate)
+
+
 def aggregated(
     decode_tpot_at: Timer,
     prefill_s: Num,
@@ -120,28 +173,21 @@ def aggregated(
     phi: Num = 1.0,
     first_s: Num | None = None,
 ) -> Steady:
-    """One replica that prefills and decodes, with `concurrency` users.
+    """One replica that prefills and decodes, with `concurrency` users; see `steady_state`.
 
     Args:
-        decode_tpot_at: time per output token of the decode step alone at a running batch.
-        prefill_s: GPU time of the prefill of one prompt per attention group.
-        osl: tokens per answer.
-        concurrency: requests in flight at this replica.
-        max_batch: requests that fit, or that the scheduler runs at most.
-        groups: attention groups that prefill side by side (dpa).
-        phi: share of the prefill work that stands between decode steps.
         first_s: time to the first token with nothing else to do, frontend included; `prefill_s` where not given.
     """
-    first = prefill_s if first_s is None else first_s
-
-    def tpot_at(batch: Num) -> Num:
-        return mixed_tpot_s(decode_tpot_at(batch), prefill_s, batch=batch, osl=osl, groups=groups, phi=phi)
-
-    batch = running_batch(tpot_at, busy_s=first, concurrency=concurrency, osl=osl, limit=max_batch)
-    tpot_s = tpot_at(maximum(batch, minimum(concurrency, 1.0)))
-    rate = request_rate(batch, tpot_s, osl)
-    ttft_s = waited_ttft_s(first, batch=batch, concurrency=concurrency, rate=rate, tpot_s=tpot_s, osl=osl)
-    return Steady(batch=batch, tpot_s=tpot_s, ttft_s=ttft_s, requests_per_s=rate)
+    return steady_state(
+        decode_tpot_at,
+        prefill_s,
+        first_s=prefill_s if first_s is None else first_s,
+        osl=osl,
+        concurrency=concurrency,
+        max_batch=max_batch,
+        groups=groups,
+        phi=phi,
+    )
 
 
 def disaggregated(
@@ -154,22 +200,26 @@ def disaggregated(
     prefill_per_s: Num,
     decode_workers: Num = 1.0,
 ) -> Steady:
-    """A service of prefill and decode pools, with `concurrency` users in all.
+    """A service of prefill and decode pools, with `concurrency` users in all; see `steady_state`.
 
     Args:
         decode_tpot_at: time per output token of one decode worker at a running batch.
         first_s: time to the first token with nothing else to do: prefill, frontend, transfer of the cache.
-        osl: tokens per answer.
         concurrency: requests in flight in the whole service.
         max_batch: requests that fit in one decode worker, or that its scheduler runs at most.
-        prefill_per_s: prompts per second of the whole prefill pool.
+        prefill_per_s: prompts per second of the whole prefill pool (`prefill_rate`).
         decode_workers: decode workers that share the requests.
     Source: rate matching of Beyond the Buzz (arXiv 2506.05508), the slower pool decides; Little's law.
     """
-    users = concurrency / decode_workers
-    most = prefill_per_s / decode_workers
-    batch = running_batch(decode_tpot_at, busy_s=first_s, concurrency=users, osl=osl, limit=max_batch, most_per_s=most)
-    tpot_s = decode_tpot_at(maximum(batch, minimum(users, 1.0)))
-    rate = request_rate(batch, tpot_s, osl)
-    ttft_s = waited_ttft_s(first_s, batch=batch, concurrency=users, rate=rate, tpot_s=tpot_s, osl=osl)
-    return Steady(batch=batch, tpot_s=tpot_s, ttft_s=ttft_s, requests_per_s=rate * decode_workers)
+    one = steady_state(
+        decode_tpot_at,
+        0.0,
+        first_s=first_s,
+        osl=osl,
+        concurrency=concurrency / decode_workers,
+        max_batch=max_batch,
+        most_per_s=prefill_per_s / decode_workers,
+    )
+    return Steady(
+        batch=one.batch, tpot_s=one.tpot_s, ttft_s=one.ttft_s, requests_per_s=one.requests_per_s * decode_workers
+    )
