@@ -116,7 +116,8 @@ class ServingConfig:
     """Who prefills: nobody (decode alone), the replica that decodes, or a pool of its own."""
 
     mode: str = "decode"
-    phi: float = 1.0  # aggregated: share of the prefill work that stands between decode steps
+    # aggregated: share of the prefill work that stands between decode steps; null: that of the preset, else all of it
+    phi: Optional[float] = None  # noqa: UP045
     gpus: int = 72  # disaggregated: GPUs that both pools may have together
     per: str = "gpu"  # disaggregated: what the match gets most output tokens from
     prefill: Any = field(default_factory=dict)  # disaggregated: groups of the grid that differ in the prefill pool
@@ -129,8 +130,8 @@ def check_serving(s: ServingConfig) -> ServingConfig:
     """
     if s.mode not in SERVING_MODES:
         raise BadInput(f"serving.mode={s.mode}: allowed are {', '.join(SERVING_MODES)}")
-    if not 0 < s.phi <= 1:
-        raise BadInput(f"serving.phi={s.phi:g}: must be greater than 0 and at most 1")
+    if s.phi is not None and not 0 < s.phi <= 2:
+        raise BadInput(f"serving.phi={s.phi:g}: must be greater than 0 and at most 2")
     if s.gpus < 2:
         raise BadInput(f"serving.gpus={s.gpus}: two pools need at least 2 GPUs; nearest: 2")
     if s.per not in ("gpu", "usd", "watt"):

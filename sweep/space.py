@@ -475,7 +475,9 @@ def _serving_axis(study: Study, context: Context) -> tuple[Context, list[Axis]]:
                 "use -m serving=aggregated,disaggregated"
             )
     n = len(context.decode)
-    mixed = np.repeat([way.phi if way.mode == "aggregated" else 0.0 for _, way in ways], n)
+    fitted = float((study.efficiency.get("serving") or {}).get("phi", 1.0))
+    phi = [fitted if way.phi is None else way.phi for _, way in ways]
+    mixed = np.repeat([p if way.mode == "aggregated" else 0.0 for (_, way), p in zip(ways, phi, strict=True)], n)
     tiled = {k: np.tile(np.asarray(getattr(context, k)), len(ways)) for k in names(Context)}
     axes = [Axis(name="serving", size=len(ways), columns={"serving": np.array([w for w, _ in ways], dtype=object)})]
     return Context(**{**tiled, "mixed": mixed}), axes if spec is not None else []

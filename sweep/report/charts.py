@@ -300,6 +300,7 @@ def where_time_goes(
     if floors is None:
         floors = interactivity_floors(at_least(frame, accuracy_floor), by=line, count=2)
     extra = told_apart(frame)
+    parts = {column: part for column, part in PARTS.items() if column in frame.columns}
     panels = []
     for floor in floors:
         best = best_at(frame, floor, by=line, accuracy_floor=accuracy_floor)
@@ -308,12 +309,12 @@ def where_time_goes(
         bars, notes = [], []
         order = best[line].to_list()
         for point in best.iter_rows(named=True):
-            for position, (column, part) in enumerate(PARTS.items()):
+            for position, (column, part) in enumerate(parts.items()):
                 seconds = point.get(column)
                 if seconds is not None and math.isfinite(seconds):
                     bars.append({"line": point[line], "part": BOUND_LABELS[part], "n": position, "ms": 1e3 * seconds})
             notes.append({"line": point[line], "ms": 0.0, "text": _describe(point, extra)})
-        domain = [BOUND_LABELS[part] for part in PARTS.values()]
+        domain = [BOUND_LABELS[part] for part in parts.values()]
         y = alt.Y(
             "line:N",
             sort=order,
@@ -329,7 +330,7 @@ def where_time_goes(
                 y=y,
                 fill=alt.Fill(
                     "part:N",
-                    scale=alt.Scale(domain=domain, range=list(BOUND_COLOURS.values())),
+                    scale=alt.Scale(domain=domain, range=[BOUND_COLOURS[part] for part in parts.values()]),
                     sort=domain,
                     legend=alt.Legend(title="part of the time"),
                 ),

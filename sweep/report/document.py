@@ -202,7 +202,7 @@ class _Page:
         )  # fmt: skip
         save(chart, self.directory / "frontier")
         drawn["frontier"] = f"Output tok/s/GPU against tok/s/user, one step line per {self.line}"
-        if all(f"{part}_s" in frame.columns for part in BOUND_COLOURS):
+        if all(f"{part}_s" in frame.columns for part in BOUND_COLOURS if part != "prefill"):
             where = f" ({self.headline_slice})" if self.headline_slice else ""
             chart = where_time_goes(
                 self._shown(self.headline_slice), line=self.line, accuracy_floor=self.accuracy_floor,
@@ -377,15 +377,16 @@ class _Page:
         shares = {(row[0], row[1]): row[2] for row in counts.iter_rows()}
         names = sorted({key for key, _ in shares})
         totals = {name: sum(n for (key, _), n in shares.items() if key == name) for name in names}
+        parts = [part for part in BOUND_COLOURS if part != "prefill" or "prefill_s" in self.frontier.columns]
         rows = [
             [
                 str(name),
-                *(percent(shares.get((name, part), 0) / totals[name], 0) for part in BOUND_COLOURS),
+                *(percent(shares.get((name, part), 0) / totals[name], 0) for part in parts),
                 integer(totals[name]),
             ]
             for name in names
         ]
-        heads = [self.line, *(f"{BOUND_LABELS[part]} [%]" for part in BOUND_COLOURS), "points"]
+        heads = [self.line, *(f"{BOUND_LABELS[part]} [%]" for part in parts), "points"]
         return "\n".join(
             [
                 "## What binds",
