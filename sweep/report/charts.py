@@ -27,9 +27,9 @@ BOUND_COLOURS = {
     "activation": "#009E73",
     "comm": "#D55E00",
     "latency": "#CC79A7",
-    "prefill": "#F0E442",
 }
-PARTS = {f"{name}_s": name for name in BOUND_COLOURS}
+PART_COLOURS = {**BOUND_COLOURS, "prefill": "#F0E442"}  # a replica may wait for prompts too
+PARTS = {f"{name}_s": name for name in PART_COLOURS}
 LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 UNCONFIRMED = ("announced", "estimated", "hypothetical")  # values of `hardware_status` that are drawn dashed
@@ -165,10 +165,10 @@ class _Styles:
             self.dashed = dict(dashed.select(line, pl.col("hardware_status").cast(pl.String)).rows())
         self.names = {name: f"{name} ({self.dashed[name]})" if name in self.dashed else name for name in lines}
         seen = shown[colour].unique().to_list() if by_bound else lines
-        if by_bound and set(seen) <= set(BOUND_COLOURS):
-            keys = [key for key in BOUND_COLOURS if key in seen]
+        if by_bound and set(seen) <= set(PART_COLOURS):
+            keys = [key for key in PART_COLOURS if key in seen]
             self.fill_names = {key: BOUND_LABELS[key] for key in keys}
-            self.fills = [BOUND_COLOURS[key] for key in keys]
+            self.fills = [PART_COLOURS[key] for key in keys]
         elif by_bound:
             keys = sorted(key for key in seen if key is not None)
             self.fill_names = {key: key for key in keys}
@@ -330,7 +330,7 @@ def where_time_goes(
                 y=y,
                 fill=alt.Fill(
                     "part:N",
-                    scale=alt.Scale(domain=domain, range=[BOUND_COLOURS[part] for part in parts.values()]),
+                    scale=alt.Scale(domain=domain, range=[PART_COLOURS[part] for part in parts.values()]),
                     sort=domain,
                     legend=alt.Legend(title="part of the time"),
                 ),

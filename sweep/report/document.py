@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from sweep.report.charts import BOUND_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
 from sweep.report.markdown import (
     BOUND_LABELS,
     grid,
@@ -202,7 +202,7 @@ class _Page:
         )  # fmt: skip
         save(chart, self.directory / "frontier")
         drawn["frontier"] = f"Output tok/s/GPU against tok/s/user, one step line per {self.line}"
-        if all(f"{part}_s" in frame.columns for part in BOUND_COLOURS if part != "prefill"):
+        if all(f"{part}_s" in frame.columns for part in BOUND_COLOURS):
             where = f" ({self.headline_slice})" if self.headline_slice else ""
             chart = where_time_goes(
                 self._shown(self.headline_slice), line=self.line, accuracy_floor=self.accuracy_floor,
@@ -377,7 +377,7 @@ class _Page:
         shares = {(row[0], row[1]): row[2] for row in counts.iter_rows()}
         names = sorted({key for key, _ in shares})
         totals = {name: sum(n for (key, _), n in shares.items() if key == name) for name in names}
-        parts = [part for part in BOUND_COLOURS if part != "prefill" or "prefill_s" in self.frontier.columns]
+        parts = [part for part in PART_COLOURS if part != "prefill" or "prefill_s" in self.frontier.columns]
         rows = [
             [
                 str(name),

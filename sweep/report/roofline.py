@@ -10,16 +10,18 @@ from typing import Any
 import altair as alt
 
 from sweep.explain import Explanation, compare, moves
-from sweep.report.charts import BOUND_COLOURS, _dressed
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, _dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label
 
 WIDTH = 120  # characters of a line at most
-_PARTS = {name: f"{name}_s" for name in BOUND_COLOURS}
+_PARTS = {name: f"{name}_s" for name in PART_COLOURS}
 
 
 def _parts_of(e: Explanation) -> dict[str, str]:
     """The parts that the time of a token has: a replica that does not prefill has one less."""
     return {name: column for name, column in _PARTS.items() if column in e.columns}
+
+
 _INK, _LINE = "#222222", "#555555"
 
 # --- text --------------------------------------------------------------------------------------------------------
