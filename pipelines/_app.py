@@ -146,7 +146,7 @@ def as_bad_input(error: Exception) -> BadInput:
     return BadInput(_first_line(error))
 
 
-FREE = ("grid.", "zip.")  # what a person may add to without a plus sign
+FREE = ("grid.", "zip.", "serving.prefill")  # what a person may add to without a plus sign
 
 
 def free_keys(overrides: Sequence[str]) -> list[str]:
