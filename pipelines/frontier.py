@@ -5,6 +5,7 @@ r"""The exact Pareto frontier of stored points: of one sweep, of several, or of 
   python -m pipelines.frontier SWEEP --objectives tok_s_gpu,tok_s_user,ttft_s --where "tok_s_user >= 100"
   python -m pipelines.frontier SWEEP --objectives=-usd_per_mtok,tok_s_user --by hardware,layout.gpus --top 5
   python -m pipelines.frontier SWEEP_A SWEEP_B --by job --out outputs/compared
+  python -m pipelines.frontier SWEEP --epsilon ties
   python -m pipelines.frontier SWEEP --format csv > frontier.csv
 
 A point is on the frontier of its group if no other one is at least as good in every objective and better in one.
@@ -44,9 +45,10 @@ from pipelines.query import (
     stored,
     write,
 )
-from sweep import store
+from sweep import doubt, store
 from sweep.errors import BadInput
 from sweep.frontier import Objective, condition, frontier, hypervolume, parse_objectives, rank, thin_to
+from sweep.report import tags
 from sweep.report.markdown import grid, integer, number, table
 
 OBJECTIVES = ("accuracy", "tok_s_gpu", "tok_s_user")
@@ -169,6 +171,20 @@ def say_what_is_read(
             note(f"warning: {what} different things in these jobs: {'; '.join(values)}")
 
 
+def say_what_ties(jobs: Sequence[Stored], rows: pl.DataFrame, eps: tuple[float, float]) -> None:
+    """How many points tie, and where some that do were not stored."""
+    note(
+        f"{rows.height - int(rows['on_frontier'].sum()):,} points are beaten by less than the doubt ({eps[0]:g} nats; "
+        f"{eps[1]:g} between dense and mixture of experts) and stay"
+    )
+    alone = [job.name for job in jobs if job.only_frontier or job.manifest.get("store_rows") == "frontier"]
+    if alone:
+        note(
+            f"warning: {', '.join(alone)}: only the frontier was stored, what ties with it was not; sweep with "
+            "frontier.epsilon or store.rows=feasible"
+        )
+
+
 def frontier_rows(
     jobs: Sequence[Stored], points: pl.LazyFrame, goals: Sequence[Objective], by: Sequence[str], where: str | None
 ) -> pl.DataFrame:
@@ -273,6 +289,9 @@ def printed(
     origin: dict[str, float],
 ) -> str:
     """What a terminal shows: one line per group, the first rows of each, one line per job."""
+    status = tags.statuses(job.manifest for job in jobs)
+    front = tags.tagged(front, status)
+    groups = [{**row, "hardware": tags.tag(row["hardware"], status)} if "hardware" in row else row for row in groups]
     names = ", ".join(map(str, goals))
     over = f"per {', '.join(by)}" if by else "over all"
     text = [f"{front.height:,} points on {len(groups)} frontier{'s' * (len(groups) > 1)} of {names}, {over}"]
@@ -290,9 +309,21 @@ def printed(
     text += ["", grid(heads, rows, left=[i < len(by) for i in range(len(heads))]), f"hypervolume from {from_}", ""]
     shown = partitions(front, by)
     labels = [k for k in dict.fromkeys(k for job in jobs for k in job.extra) if "." not in k]
-    columns = ["rank", *by, *labels, "hardware", *_SHOWN, *(goal.column for goal in goals), "bound"]
+    columns = [
+        "rank",
+        *(c for c in ("on_frontier", "robust") if c in front.columns),
+        *by,
+        *labels,
+        "hardware",
+        *_SHOWN,
+        *(goal.column for goal in goals),
+        "bound",
+    ]
     heads_of = [group.head(top) for group in shown[:GROUPS]]
     text.append(table(pl.concat(heads_of), list(dict.fromkeys(columns)), 4))
+    meanings = dict.fromkeys(str(job.manifest["accuracy_label"]) for job in jobs if "accuracy_label" in job.manifest)
+    if meanings and any(column in ("accuracy", "loss") for column in columns):
+        text.append(f"accuracy: {'; '.join(meanings)}")
     left = [f"{len(shown) - GROUPS} more groups"] if len(shown) > GROUPS else []
     if any(group.height > top for group in shown[:GROUPS]):
         left.insert(0, f"the first {top} of each frontier by rank (--top N shows more)")
@@ -378,8 +409,15 @@ def task(arguments: argparse.Namespace) -> int:
     schema = dict(points.collect_schema())
     goals = default_objectives(jobs) if arguments.objectives is None else parse_objectives(arguments.objectives)
     by = default_by(jobs, schema) if arguments.by is None else listed(arguments.by)
-    rows = frontier_rows(jobs, points, goals, by, arguments.where)
+    eps = doubt.epsilon(arguments.epsilon, "--epsilon")
+    rows = (
+        frontier_rows(jobs, points, goals, by, arguments.where)
+        if eps is None
+        else doubt.tied_rows(points, goals, by, arguments.where, eps)
+    )
     say_what_is_read(jobs, goals, by, arguments.where, schema)
+    if eps is not None:
+        say_what_ties(jobs, rows, eps)
     front = ranked(rows, goals, by)
     groups: list[dict[str, Any]] = []
     origin: dict[str, float] = {}
@@ -422,6 +460,12 @@ def parser() -> Parser:
     )
     line.add_argument("--by", metavar="A,B,...", help="a frontier per value of these (default: as the sweeps; '' none)")
     line.add_argument("--where", metavar="CONDITION", help="points to compare, in SQL: tok_s_user >= 100")
+    line.add_argument(
+        "--epsilon",
+        metavar="ties|NATS",
+        help="keep what ties with the frontier in loss too, marked on_frontier=false (ties: 0.010 nats, 0.03 between "
+        "dense and mixture of experts)",
+    )
     line.add_argument("--out", type=Path, metavar="DIR", help="where to write")
     line.add_argument("--top", type=int, metavar="N", help=f"rows per frontier to show (table: {TOP}, else all)")
     line.add_argument("--format", choices=FORMATS, default="table", help="of standard output (default: table)")

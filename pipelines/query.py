@@ -41,6 +41,7 @@ from sweep.columns import BY_NAME, axis_metadata
 from sweep.config import conf_dir, plain
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
+from sweep.report import tags
 from sweep.report.markdown import grid
 
 FORMATS = ("table", "csv", "json", "parquet")
@@ -575,7 +576,8 @@ def task(arguments: argparse.Namespace) -> int:
     if arguments.schema:
         if form == "table":
             print(text_table(dictionary(jobs)))
-            print(f"\ntables: points, frontier (the same columns), jobs ({', '.join(jobs_table(jobs).columns)})")
+            of_jobs = ", ".join(jobs_table(jobs).columns)
+            print(f"\ntables: points, frontier (and robust, ranges_left, loss_source), jobs ({of_jobs})")
         else:
             write(dictionary(jobs).lazy(), form, out)
         return 0
@@ -592,6 +594,9 @@ def task(arguments: argparse.Namespace) -> int:
         else:
             head = found.head(SHOWN_ROWS + 1).collect(engine="streaming") if out is None else found.collect()
             rows = head.height
+            for column, kind in head.schema.items():  # a query may call its machines what it likes
+                if kind in (pl.String, pl.Categorical):
+                    head = tags.tagged(head, tags.statuses(job.manifest for job in jobs), column)
             text = text_table(head if out is not None else head.head(SHOWN_ROWS)) + "\n"
             if out is None:
                 sys.stdout.write(text)
@@ -599,6 +604,9 @@ def task(arguments: argparse.Namespace) -> int:
                 store.write_atomic(out, text)
             if out is None and rows > SHOWN_ROWS:
                 note(f"the first {SHOWN_ROWS} rows; all of them: --out FILE, or --format csv, json, parquet")
+    meanings = dict.fromkeys(str(job.manifest["accuracy_label"]) for job in jobs if "accuracy_label" in job.manifest)
+    if form == "table" and meanings and re.search(r"\b(accuracy\w*|loss)\b", sql):
+        note(f"accuracy: {'; '.join(meanings)}")
     if not rows:
         note("no row: nothing stored meets the conditions")
     if out is not None:

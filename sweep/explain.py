@@ -40,6 +40,7 @@ from sweep.cost.step import (
     token_time,
 )
 from sweep.cost.tokens import microbatches, prefill_tokens
+from sweep.doubt import range_names, ranges
 from sweep.errors import BadInput
 from sweep.evaluate import accuracy_table, excess_of
 from sweep.largest import largest_batch
@@ -127,6 +128,7 @@ class Explanation:
     memory: dict[str, Any]  # per GPU
     inputs: dict[str, Any]  # names and figures of the records
     accuracy_label: str
+    ranges_left: list[str]  # names of the validity ranges that `extrapolation` counts
     peaks: dict[str, float]  # dense FLOP/s of the math units in use
     hbm_bytes_per_s: float | None
     _point: _Point = dataclasses.field(repr=False)
@@ -137,6 +139,7 @@ class Explanation:
             **self.inputs,
             **self.columns,
             "accuracy_label": self.accuracy_label,
+            "ranges_left": self.ranges_left,
             "step": self.step,
             "memory": self.memory,
             "moves": [dataclasses.asdict(move) for move in moves(self)],
@@ -164,7 +167,7 @@ def explain(study: Study) -> Explanation:
     Raises: `BadInput` where the layout is impossible for the model. Whatever else stands against the point (capacity,
         missing figures, no such format, outside the domain, too slow to the first token) is in `reasons`.
     """
-    point_study = dataclasses.replace(study, grid={}, zip={}, where=[])
+    point_study = dataclasses.replace(study, grid={}, on_top={}, zip={}, where=[])
     load = study.base["workload"].values
     if load["batch"] is None:
         raise BadInput("workload.batch=null: must be given")
@@ -218,7 +221,9 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         reasons.add("tpot_cut")
     columns["feasible"] = not reasons
     columns["reasons"] = [name for name in REASONS if name in reasons]
-    columns["extrapolation"] = int(row.extrapolation) + int(context.longest > row.model.max_context)
+    beyond = int(context.longest > row.model.max_context)
+    columns["extrapolation"] = int(row.extrapolation) + beyond
+    left = int(ranges(space, study).bits[0, 0]) | beyond << len(accuracy.EXTRAPOLATION_RANGES)
     return Explanation(
         columns={c.name: columns[c.name] for c in shown},
         ops=[*decode_rows(point), *prefill_rows(point)],
@@ -235,6 +240,7 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         },
         inputs=_inputs(study, point),
         accuracy_label=accuracy.label(study.accuracy),
+        ranges_left=list(range_names(left)),
         peaks=_peaks(study),
         hbm_bytes_per_s=_number(row.machine.peak_bytes_per_s),
         _point=point,
@@ -323,7 +329,10 @@ def _inputs(study: Study, point: _Point) -> dict[str, Any]:
         "efficiency": study.efficiency_id,
         "model_status": base["model"].status,
         "hardware_status": base["hardware"].status,
+        "model_overridden": list(base["model"].about.get("overridden") or []),
         "hardware_overridden": list(base["hardware"].about.get("overridden") or []),
+        "hardware_price": base["hardware"].about.get("price"),
+        "hardware_power": base["hardware"].about.get("power"),
         "layout": cut,
         "serving": study.serving.mode,
         "workload": {k: _whole(point.batch) if k == "batch" else _plain(v) for k, v in base["workload"].values.items()},

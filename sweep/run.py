@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from sweep import accuracy, store
+from sweep import accuracy, doubt, store
 from sweep.columns import (
     AGGREGATED_COLUMNS,
     BY_NAME,
@@ -40,6 +40,7 @@ from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
+from sweep.measured import measured
 from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, build, filters, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
@@ -137,6 +138,8 @@ def plan(study: Study) -> Plan:
     for key in by:
         if key not in (*swept, *constant):
             raise BadInput(f"frontier.by={key}: no such axis; {closest(key, swept)}")
+    doubt.check_mode(study)
+    measured(space, study.accuracy)  # refuses a table that does not cover the grid
     rows = study.store.rows
     if rows not in ("all", "feasible", "frontier", "auto"):
         raise BadInput(f"store.rows={rows}: allowed are all, feasible, frontier, auto")
@@ -330,6 +333,7 @@ class Run:
         self.front = RunningFrontier(count, self.groups.count)
         self.level_values = self._levels() if self.fast else np.zeros(1)
         self._bar: Bar | None = None
+        self.slack = 0.0  # lead in the level that a point needs to drop another; see sweep.doubt.ties
         self.saved_at = time.perf_counter()
 
     # frontier on the device
@@ -394,7 +398,7 @@ class Run:
             keep = np.moveaxis(asked, 0, 2) & keep
         now = self._bar or self._refresh_bar()
         level = self._row_level(padded)
-        at_level = np.searchsorted(self.level_values, level, side="left")  # beyond the last: under no bar
+        at_level = np.searchsorted(self.level_values, level + self.slack, side="left")  # beyond the last: under no bar
         row_group = self.groups.rows(padded)
         group = row_group[None, :] * self.groups.n_context + self.groups.context[:, None]
         signs = (float(self.pair[0].sign), float(self.pair[1].sign))
@@ -428,11 +432,16 @@ class Run:
             values = np.column_stack([level[r], x.astype(np.float64), y.astype(np.float64)])
             assert self._bar is not None
             if len(self.front):
-                beaten = under_staircase(values, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
+                raised = values + np.array([self.slack, 0.0, 0.0])
+                beaten = under_staircase(raised, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
                 values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
             ids = (padded[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
-            self.front.add(values, group, ids)
+            self._offer(values, group, ids)
         return counts, a, b
+
+    def _offer(self, values: np.ndarray, groups: np.ndarray, ids: np.ndarray) -> None:
+        """Take what the device let through."""
+        self.front.add(values, groups, ids)
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
         """Rows of a block filled up to the block's size, so that every block has one shape and compiles once."""
@@ -777,9 +786,12 @@ class Run:
             compression=self.plan.study.store.compression,
         )
 
-    def frontier_table(self) -> Any:
-        """All columns of the frontier's points, in a fixed order: by group, then by objectives, best first."""
-        front = self.front.result()
+    def frontier_table(self, front: Front | None = None) -> Any:
+        """All columns of the frontier's points, in a fixed order: by group, then by objectives, best first.
+
+        Args: front: other points than those of the frontier.
+        """
+        front = self.front.result() if front is None else front
         writer = self.writer(axes=True)
         if not len(front):
             return writer.table(np.zeros(0, dtype=np.int64), self._no_columns())
@@ -804,6 +816,32 @@ class Run:
                 collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)
         return writer.table(ids, collected)
 
+    def _doubts(self, table: Any) -> tuple[Any, dict[str, Any]]:
+        """The frontier with what is doubtful about each point; ties go to `epsilon.parquet`. See `sweep.doubt`."""
+        found = doubt.ranges(self.space, self.plan.study)
+        limit = self.space.model_max_context
+        about: dict[str, Any] = {"extrapolation": found.about(), "loss_source": doubt.source_of(found)}
+        verdict = doubt.verdict(self)
+        stays = None if verdict.robust is None else self.front.result().ids[verdict.robust]
+        ids = table["point_id"].to_numpy()
+        robust = None if stays is None else np.isin(ids, stays)
+        about["robust"] = verdict.about()
+        path = self.directory / "epsilon.parquet"
+        tied = doubt.ties(self)
+        if tied is not None:
+            all_tied = self.frontier_table(tied)
+            on_frontier = np.isin(all_tied["point_id"].to_numpy(), ids)
+            all_tied = doubt.annotated(all_tied, self.space, found, {"on_frontier": on_frontier}, limit)
+            about["epsilon"] = {
+                "nats": doubt.epsilon(self.plan.study.frontier.epsilon, "frontier.epsilon"),
+                "points": len(on_frontier),
+                "tied": int(np.count_nonzero(~on_frontier)),
+            }
+            self.writer(axes=True).write(path, all_tied, about)
+        else:
+            path.unlink(missing_ok=True)
+        return doubt.annotated(table, self.space, found, {"robust": robust}, limit), about
+
     def execute(self) -> Result:
         """Run to the end: evaluate, write parts, frontier and manifest."""
         plan = self.plan
@@ -818,8 +856,8 @@ class Run:
                 self.generic_frontier()
         else:
             self.stored()
-        table = self.frontier_table()
-        self.writer(axes=True).write(self.directory / "frontier.parquet", table)
+        table, about = self._doubts(self.frontier_table())
+        self.writer(axes=True).write(self.directory / "frontier.parquet", table, about)
         seconds = time.perf_counter() - self.started + self.before_s
         manifest = {
             "title": plan.study.title,
@@ -838,6 +876,7 @@ class Run:
             "schema_version": SCHEMA_VERSION,
             "accuracy_label": self.accuracy_label,
             "token_policy": plan.study.accuracy.data,
+            **about,
             "efficiency": plan.study.efficiency_id,
             "serving": plan.study.serving.mode,
             "choices": {k: v for k, v in plan.study.choices.items() if "/" not in k},

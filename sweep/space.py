@@ -19,10 +19,21 @@ import numpy as np
 
 from sweep import expr
 from sweep.complete import complete_context, complete_layout, complete_model
-from sweep.config import Record, ServingConfig, Study, as_record, check_serving, check_value
+from sweep.config import (
+    SETTINGS,
+    Record,
+    ServingConfig,
+    Study,
+    as_record,
+    check_serving,
+    check_value,
+    flat,
+    from_file,
+)
 from sweep.cost.memory import count_params
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
+from sweep.family import Made, check_vintages, expand, prepared, source
 from sweep.machine import Machine, Resolved, Tile, resolve
 from sweep.point import RECORDS, Context, Kinds, Layout, Model, names
 
@@ -164,6 +175,7 @@ class Entries:
     records: list[Record]
     varied: list[str]
     dropped: int
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of this entry; they outrank the group's
 
 
 def _extras(group: str, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -185,13 +197,21 @@ def _as_array(value: Any) -> Any:
 
 
 def family(study: Study, group: str, entry: Mapping[str, Any], base: Record | None = None) -> Entries:
-    """Records of an entry with a grid of its own: `{family: dense, grid: {...}, zip: {...}, where: ...}`."""
-    known = {"family", "base", "grid", "zip", "where", "set"}
+    """Records of an entry with a grid of its own: `{family: dense, grid: {...}, zip: {...}, where: ...}`.
+
+    `{hf: PATH}` takes the shape of a configuration file; `scale`, for machines also `price` and `power`, apply to the
+    entry alone and may be axes.
+    """
+    own = SETTINGS.get(group, ())
+    known = {"family", "base", "grid", "zip", "where", "set", *own, *(["hf"] if group == "model" else [])}
     for key in entry:
         if key not in known:
             raise BadInput(f"grid.{group}: no such key {key} in an entry; {closest(str(key), known)}")
     if base is None:
         name = entry.get("family") or entry.get("base")
+        if entry.get("hf") is not None:
+            base = from_file({"path": entry["hf"]})[0]
+    if base is None:
         if not isinstance(name, str):
             raise BadInput(f"grid.{group}: an entry with a grid must name its family or base")
         base = study.library.record(group, name)
@@ -231,7 +251,8 @@ def family(study: Study, group: str, entry: Mapping[str, Any], base: Record | No
         if varied and group in ("model", "hardware"):
             about["status"] = "hypothetical"
         records.append(dataclasses.replace(base, values=values, about=about))
-    return Entries(records=records, varied=varied, dropped=count - len(records))
+    settings = {k: v for key in own for k, v in flat(key, entry.get(key)).items()}
+    return Entries(records=records, varied=varied, dropped=count - len(records), settings=settings)
 
 
 def _ordered_zip(zipped: Mapping[str, Any], group: str) -> list[tuple[str, str]]:
@@ -264,21 +285,51 @@ def record_axis(study: Study, group: str, spec: Any, zipped: Mapping[str, Any]) 
     elif isinstance(spec, str):
         entries.append(Entries(records=[study.library.record(group, spec)], varied=[], dropped=0))
     elif isinstance(spec, Mapping) or zipped:
-        entries.append(family(study, group, {"grid": spec or {}, "zip": zipped}, base=study.base[group]))
+        entries.append(family(study, group, {"grid": spec or {}, "zip": zipped}, base=source(study, group)))
     else:
-        entries.append(Entries(records=[study.base[group]], varied=[], dropped=0))
-    records = [r for e in entries for r in e.records]
+        entries.append(Entries(records=[source(study, group)], varied=[], dropped=0))
+    made: list[Made] = []
+    dropped = 0
+    for e in entries:
+        found = _with_settings(study, group, e, several=len(entries) > 1)
+        dropped += e.dropped * (len(found) // max(len(e.records), 1))
+        made += found
+    check_vintages(made)
+    records = [m.record for m in made]
     if not records:
         raise BadInput(f"grid.{group}: no {group} is left after its filters")
     columns: dict[str, np.ndarray] = {group: np.array([r.id for r in records], dtype=object)}
-    for key in _unique([k for e in entries for k in e.varied]):
+    for key in _unique([k for m in made for k in m.axes]):
+        given = [m.axes.get(key) for m in made]
+        numeric = all(v is None or isinstance(v, int | float) for v in given)
+        columns[f"{group}.{key}"] = np.array(
+            [_as_array(v) for v in given] if numeric else ["" if v is None else str(v) for v in given],
+            dtype=np.float64 if numeric else object,
+        )
+    moved = [
+        k
+        for k in names(RECORDS[group])
+        if any(k in m.moved for m in made) and len({str(r.values[k]) for r in records}) > 1
+    ]
+    for key in _unique([*(k for e in entries for k in e.varied), *moved]):
         values = [r.values[key] for r in records]
         if all(v is None or isinstance(v, int | float) for v in values):
             columns[f"{group}.{key}"] = np.array([_as_array(v) for v in values], dtype=np.float64)
         else:
             columns[f"{group}.{key}"] = np.array([str(v) for v in values], dtype=object)
     axis = Axis(name=group, size=len(records), columns=columns)
-    return records, axis, sum(e.dropped for e in entries)
+    return records, axis, dropped
+
+
+def _with_settings(study: Study, group: str, entries: Entries, *, several: bool) -> list[Made]:
+    """Records of an entry, scaled and priced as asked; `several`: other entries stand beside it."""
+    asked = {**study.settings.get(group, {}), **study.on_top.get(group, {}), **entries.settings}
+    axes = {
+        k: _unique(spread(f"{group}.{k}", v))
+        for k, v in asked.items()
+        if isinstance(v, list | tuple | Mapping) or k in study.on_top.get(group, {})
+    }
+    return expand(entries.records, {k: v for k, v in asked.items() if k not in axes}, axes, lenient=several)
 
 
 # --- layouts -----------------------------------------------------------------------------------------------------
@@ -488,6 +539,7 @@ def build(study: Study) -> Space:
 
     Raises: `BadInput` naming the key where an axis is empty, unknown or impossible.
     """
+    study = prepared(study)
     for key in study.grid:
         known_axes = (*RECORDS, "efficiency", "serving")
         if key not in known_axes:

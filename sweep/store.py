@@ -204,8 +204,11 @@ def provenance(space: Space) -> dict[str, Any]:
             figures[str(key)] = "unverified"
         for key in record.about.get("overridden") or []:
             figures[str(key)] = "overridden"
-        if record.about.get("price_date"):
-            figures["usd_per_hour"] = f"published {record.about['price_date']}, high figure"
+        for key, figure in (("price", "usd_per_hour"), ("power", "watts")):
+            chosen = record.about.get(key)
+            figures[key] = {"value": record.values.get(figure), "vintage": chosen or "unknown"}
+            if figure not in figures and record.values.get(figure) is not None and chosen not in (None, "unknown"):
+                figures[figure] = f"published {chosen}"
         out[record.id] = figures
     return out
 

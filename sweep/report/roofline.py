@@ -12,6 +12,7 @@ import altair as alt
 from sweep.explain import Explanation, compare, moves
 from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, _dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label
+from sweep.report.tags import tag
 
 WIDTH = 120  # characters of a line at most
 _PARTS = {name: f"{name}_s" for name in PART_COLOURS}
@@ -48,8 +49,22 @@ def _point_blocks(e: Explanation) -> list[str]:
     return blocks
 
 
+def _prices(e: Explanation) -> str:
+    """What an hour and a GPU's power are reckoned at, and which published figure that is."""
+    figures = e.inputs["inputs"]["hardware"]
+    price, power = figures.get("usd_per_hour"), figures.get("watts")
+    parts = []
+    if price is not None:
+        parts.append(f"{price:g} $/GPU-hour ({e.inputs.get('hardware_price') or 'unknown'})")
+    if power is not None:
+        parts.append(f"{power:,g} W ({e.inputs.get('hardware_power') or 'unknown'})")
+    return ", ".join(parts)
+
+
 def _header(e: Explanation, title: str) -> str:
     lay, load, figures = e.inputs["layout"], e.inputs["workload"], e.inputs["inputs"]["precision"]
+    shaped = e.inputs.get("model_overridden") or []
+    model_changed = f": {', '.join(shaped)}" if shaped else ""
     changed = e.inputs["hardware_overridden"]
     machine = f"{e.inputs['hardware']} ({e.inputs['hardware_status']}{': ' if changed else ''}{', '.join(changed)})"
     label = layout_label({f"layout.{key}": value for key, value in lay.items()})
@@ -62,6 +77,8 @@ def _header(e: Explanation, title: str) -> str:
     if c["accuracy"] is not None:
         low, high = 100 * c["accuracy_low"], 100 * c["accuracy_high"]
         score = f"{100 * c['accuracy']:.1f} % ({low:.1f} to {high:.1f}), {e.accuracy_label}"
+        if e.ranges_left:
+            score += f"; extrapolates {', '.join(e.ranges_left)}"
     options = [f"{key}={lay[key]}" for key in ("wo_shard",) if lay[key] not in (None, "n")]
     flags = (
         "ffn_tied",
@@ -77,13 +94,18 @@ def _header(e: Explanation, title: str) -> str:
     attention = f"attention tpa {lay['tpa']} x kvp {lay['kvp']} x dpa {lay['dpa']}"
     ffn = f"FFN tpf {lay['tpf']} x ep {lay['ep']}"
     lines = [
-        (title, f"{e.inputs['model']} ({e.inputs['model_status']}) on {machine}, {e.inputs['efficiency']} efficiency"),
+        (
+            title,
+            f"{e.inputs['model']} ({e.inputs['model_status']}{model_changed}) on {machine}, "
+            f"{e.inputs['efficiency']} efficiency",
+        ),
         (
             "layout",
             f"{label}: {attention}, {ffn}, pp {lay['pp']}, {_count(lay['gpus'], 'GPU')}",
         ),
         ("", ", ".join(options)),
         ("load", f"{_count(load['batch'], 'request')} in flight, {lengths} tokens"),
+        ("prices", _prices(e)),
         ("formats", f"{e.inputs['precision']}: {formats}"),
         ("accuracy", score),
         ("verdict", verdict),
@@ -490,7 +512,8 @@ def roofline_chart(
             )
     panel = alt.layer(*layers).properties(width=_PIXELS[0], height=_PIXELS[1])
     e = explanation
-    heading = title or f"Roofline of {e.inputs['model']} on {e.inputs['hardware']}"
+    status = {e.inputs["hardware"]: e.inputs["hardware_status"]}
+    heading = title or f"Roofline of {e.inputs['model']} on {tag(e.inputs['hardware'], status)}"
     return _dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
 
 
