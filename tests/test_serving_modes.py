@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 import sweep as package
+from pipelines import chart as chart_cli
 from pipelines import explain as explain_cli
 from pipelines import sla as sla_cli
 from pipelines import sweep as sweep_cli
@@ -27,6 +28,7 @@ from sweep.economics import AWAKE, MEMORY_BOUND, derived, power_share
 from sweep.largest import largest_batch
 from sweep.point import Kinds
 from sweep.report.markdown import HEADERS
+from sweep.report.selection import LOWER_IS_BETTER, envelope
 from tests.cost.points import DENSE, context, layout, machine, model, row
 
 LIMIT = 0.02
@@ -273,3 +275,33 @@ def test_sla_says_what_cannot_be(stored: Path, capsys: pytest.CaptureFixture[str
 def test_bad_ways_of_serving(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep_cli.main(["grid=none", *words, f"output={tmp_path / 'none'}"]) == 1
     assert said in capsys.readouterr().err and not (tmp_path / "none").exists()
+
+
+# --- charts ------------------------------------------------------------------------------------------------------
+
+
+def test_envelopes_know_which_way_is_better() -> None:
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({k: rng.lognormal(size=200) for k in ("tok_s_user", "ttft_s", "tok_s_gpu", "usd_per_mtok")})
+    for x, y in (("tok_s_user", "tok_s_gpu"), ("ttft_s", "tok_s_gpu"), ("ttft_s", "usd_per_mtok")):
+        values = np.column_stack([frame[k].to_numpy() * (-1 if k in LOWER_IS_BETTER else 1) for k in (x, y)])
+        best = [not ((values >= v).all(axis=1) & (values > v).any(axis=1)).any() for v in values]
+        found = envelope(frame, x, y)
+        assert found.height == sum(best) and set(found[x]) == set(frame.filter(best)[x])
+        assert found[x].is_sorted()
+
+
+def test_a_chart_of_latency_and_money(stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--x", "ttft_s", "--y", "tok_per_usd", "--line", "serving", "--out", str(tmp_path / "money")]
+    assert chart_cli.main([str(stored), *words]) == 0
+    drawn = (tmp_path / "money.svg").read_text()
+    assert (tmp_path / "money.png").stat().st_size > 10_000
+    for said in ("output tokens per dollar", "time to the first token [s]", "aggregated", "decode"):
+        assert said in drawn
+    for bad, said in (
+        (["--x", "ttft"], "--x=ttft: no such column of numbers"),
+        (["--line", "servin"], "--line=servin: no such column; nearest: serving"),
+    ):
+        capsys.readouterr()
+        assert chart_cli.main([str(stored), *bad, "--out", str(tmp_path / "none")]) == 1
+        assert said in capsys.readouterr().err and not (tmp_path / "none.svg").exists()
