@@ -29,6 +29,7 @@ from sweep.cost.ops import Parts
 from sweep.cost.result import ContextCost, PointCost, RowCost, context_cost, load_cost, point_cost, row_cost
 from sweep.cost.step import Load, LoadStep, Row
 from sweep.imbalance import Unbalanced, unbalanced
+from sweep.largest import largest_batch
 from sweep.machine import Machine
 from sweep.measured import measured
 from sweep.point import Context, Kinds, Layout, Model
@@ -66,6 +67,9 @@ def compiler_options() -> dict[str, Any] | None:
             return None
         return options
     return None
+
+
+PREFILL_COLUMNS = {"ttft_s", "request_s", "prefill_req_s", "kv_transfer_s"}  # need the prefill
 
 
 @jax.tree_util.register_dataclass
@@ -293,6 +297,27 @@ def _points(
     return over_batch(_take(tables, index), at_row, load, at_context, batch, context)
 
 
+def _own_points(
+    tables: Tables,
+    index: Index,
+    at_row: RowCost,
+    at_context: ContextCost,
+    batch: Any,
+    context: Context,
+    kinds: Kinds,
+    columns: tuple[str, ...],
+) -> dict[str, Any]:
+    """Points with a batch of their own: [context, row]."""
+
+    def one(row: Row, r: RowCost, c: ContextCost, b: Any, x: Context) -> dict[str, Any]:
+        cost = point_cost(row, r, load_cost(row, b, kinds), c, b, x, kinds)
+        return {name: getattr(cost, name) for name in columns}
+
+    over_rows = jax.vmap(one, in_axes=(0, 0, 0, 0, None))
+    over_context = jax.vmap(over_rows, in_axes=(None, None, 0, 0, 0))
+    return over_context(_take(tables, index), at_row, at_context, batch, context)
+
+
 def _filter_stage(
     tables: Tables,
     index: Index,
@@ -317,11 +342,12 @@ def _filter_stage(
     second.
     `group` is [context, row], `level` [row].
     """
-    wanted = (*objectives, "fits", "in_time")
+    wanted = (*objectives, "fits", "in_time", *(("in_pace",) if kinds.paced else ()))
     out = _points(tables, index, at_row, load, at_context, batch, context, kinds, wanted)
     fits, in_time = out["fits"] > 0, out["in_time"] > 0
+    in_pace = out["in_pace"] > 0 if kinds.paced else jnp.ones_like(fits)
     asked = keep & jnp.ones_like(fits)
-    good = fits & in_time & asked
+    good = fits & in_time & in_pace & asked
     a, b = (jnp.where(good, out[name] * sign, -jnp.inf) for name, sign in zip(objectives, signs, strict=True))
     beaten = ~good
     for e in range(edges.shape[0]):
@@ -334,6 +360,7 @@ def _filter_stage(
         "asked": count(asked),
         "capacity": count(asked & ~fits),
         "ttft_cut": count(asked & ~in_time),
+        "tpot_cut": count(asked & ~in_pace),
         "feasible": count(good),
     }
 
@@ -347,6 +374,7 @@ class Stages:
     merge: Any
     context: Any
     points: Any
+    own: Any
     filter: Any
 
 
@@ -361,6 +389,7 @@ def stages() -> Stages:
         merge=jit(_merge_stage),
         context=jit(_context_stage, static_argnames=("kinds", "prefill")),
         points=jit(_points, static_argnames=("kinds", "columns")),
+        own=jit(_own_points, static_argnames=("kinds", "columns")),
         filter=jit(_filter_stage, static_argnames=("kinds", "objectives", "signs")),
     )
 
@@ -375,6 +404,7 @@ class Engine:
         calls = stages()
         self._row, self._load, self._merge = calls.row, calls.load, calls.merge
         self._context, self._points, self._filter = calls.context, calls.points, calls.filter
+        self._own = calls.own
         spread = excess_of(space)
 
         def on_device(x: Any) -> jax.Array:
@@ -394,9 +424,12 @@ class Engine:
                 excess_of_layout=spread.of_layout,
             ),
         )
-        self.batch = jnp.asarray(space.batch, dtype=self.dtype)
+        self.given = np.isfinite(space.batch)  # the others are as many as fit
+        self.batch = jnp.asarray(space.batch[self.given], dtype=self.dtype)
         self.context = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), dtype=self.dtype), space.context)
         self.limited = bool(np.isfinite(np.asarray(space.context.ttft_max_s)).any())
+        self.mixed = bool((np.asarray(space.context.mixed) > 0).any())
+        self.cut = self.limited or bool(np.isfinite(np.asarray(space.context.tpot_max_s)).any())
 
     def index(self, rows: np.ndarray) -> Index:
         """Table indices of rows, on the device."""
@@ -420,22 +453,59 @@ class Engine:
         """All that was asked for: per row [R], per row and context [R, C], per point [R, B, C]."""
         index = self.index(rows)
         at_row = self.rows(index)
-        load = self._load(self.tables, index, self.batch, kinds=kinds)
-        needs_prefill = self.limited or bool({"ttft_s", "request_s"} & set(columns))
+        needs_prefill = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(columns))
         at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=needs_prefill)
         names = tuple(n for n in columns if n in BY_NAME and BY_NAME[n].level == "point")
-        points = self._points(
-            self.tables,
-            index,
-            at_row,
-            load,
-            at_context,
-            self.batch,
-            self.context,
-            kinds=kinds,
-            columns=(*names, "fits", "in_time"),
-        )
+        if self.mixed:  # it waits for decode steps of a batch
+            names += ("ttft_s",)
+        names += ("fits", "in_time", *(("in_pace",) if kinds.paced else ()))
+        points: dict[str, Any] = {}
+        if self.given.any():
+            load = self._load(self.tables, index, self.batch, kinds=kinds)
+            points = self._points(
+                self.tables,
+                index,
+                at_row,
+                load,
+                at_context,
+                self.batch,
+                self.context,
+                kinds=kinds,
+                columns=names,
+            )
+        if not self.given.all():
+            own = self._largest(index, at_row, at_context, kinds, names)
+            points = {name: self._joined(points.get(name), own[name]) for name in (*names, "batch")}
         return at_row, at_context, points
+
+    def _joined(self, given: Any, own: Any) -> Any:
+        """[batch, context, row] from what the batches of the grid gave and what the largest ones did."""
+        if given is None:  # the batch itself, or no batch but the largest
+            given = np.broadcast_to(np.asarray(self.batch)[:, None, None], (len(self.batch), *np.shape(own)))
+        out = np.empty((len(self.given), *np.shape(own)), dtype=np.asarray(own).dtype)
+        out[self.given], out[~self.given] = given, own
+        return out
+
+    def _largest(
+        self, index: Index, at_row: RowCost, at_context: ContextCost, kinds: Kinds, columns: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Points of the largest batch that fits and keeps the limits: [context, row], and that batch."""
+
+        def at(batch: Any, columns: tuple[str, ...]) -> dict[str, Any]:
+            sized = jnp.asarray(batch, dtype=self.dtype)
+            found: dict[str, Any] = self._own(
+                self.tables, index, at_row, at_context, sized, self.context, kinds=kinds, columns=columns
+            )
+            return found
+
+        limits = ("fits", "in_time", *(("in_pace",) if kinds.paced else ()))
+
+        def holds(batch: np.ndarray) -> Any:
+            found = at(batch, limits)
+            return np.logical_and.reduce([np.asarray(found[name]) > 0 for name in limits])
+
+        batch = largest_batch(at_context.max_batch, holds)
+        return {**at(batch, columns), "batch": batch.astype(self.dtype)}
 
     def filtered(
         self,
@@ -456,7 +526,7 @@ class Engine:
         load = self._load(self.tables, index, self.batch, kinds=kinds)
         if not (kinds.hop_b or kinds.two_batch):  # those hide communication behind particular causes
             load = self._merge(load)
-        timed = self.limited or bool({"ttft_s", "request_s"} & set(objectives))
+        timed = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(objectives))
         at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=timed)
         asked = jnp.ones((1, 1, 1), dtype=bool) if keep is None else jnp.asarray(keep)
         result: dict[str, Any] = self._filter(

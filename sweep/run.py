@@ -25,7 +25,15 @@ import polars as pl
 import pyarrow as pa
 
 from sweep import accuracy, doubt, store
-from sweep.columns import BY_NAME, COLUMNS, NUMBERS, SCHEMA_VERSION
+from sweep.columns import (
+    AGGREGATED_COLUMNS,
+    BY_NAME,
+    COLUMNS,
+    NUMBERS,
+    POOL_COLUMNS,
+    SCHEMA_VERSION,
+    Column,
+)
 from sweep.config import Study
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
@@ -33,7 +41,7 @@ from sweep.evaluate import Engine
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
 from sweep.measured import measured
-from sweep.space import REASON_BIT, Space, build, filters, kinds, row_reasons
+from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, build, filters, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
 BLOCK_LOADS = 1 << 16
@@ -110,7 +118,8 @@ def plan(study: Study) -> Plan:
     """
     space = build(study)
     objectives = parse_objectives(study.frontier.objectives)
-    known = [c.name for c in COLUMNS if c.level in ("row", "context", "point") and c.dtype == "float32"]
+    stored = columns_of(study, space)
+    known = [c.name for c in stored if c.level in ("row", "context", "point") and c.dtype == "float32"]
     for objective in objectives:
         if objective.column not in known:
             raise BadInput(
@@ -124,6 +133,7 @@ def plan(study: Study) -> Plan:
         "hardware",
         "precision",
         "efficiency",
+        "serving",
     ]
     for key in by:
         if key not in (*swept, *constant):
@@ -149,6 +159,13 @@ def plan(study: Study) -> Plan:
         points_before=before,
         points=points,
     )
+
+
+def columns_of(study: Study, space: Space) -> tuple[Column, ...]:
+    """Columns of a study's points: those of all, and what its way of serving adds."""
+    mixed = bool((np.asarray(space.context.mixed) > 0).any())
+    pools = study.serving.mode == "disaggregated" and "serving" not in study.grid
+    return (*COLUMNS, *(AGGREGATED_COLUMNS if mixed else ()), *(POOL_COLUMNS if pools else ()))
 
 
 def count_points(space: Space) -> int | None:
@@ -214,7 +231,7 @@ def _labels(columns: list[np.ndarray]) -> np.ndarray:
 
 def make_groups(space: Space, by: tuple[str, ...]) -> Groups:
     """Group numbers from the axes that `by` names."""
-    load_names = {"batch", "workload", "isl", "osl", "context", "prefix_hit", "ttft_max_s"}
+    load_names = {"batch", "serving", "workload", *CONTEXT_KEYS}
     load_axes = [a for a in space.axes if a.name in load_names]
     row_axes_all = [a for a in space.axes if a.name not in load_names]
     stride = 1
@@ -290,6 +307,7 @@ class Run:
         self.groups = make_groups(plan.space, plan.by)
         self.counts = Counts()
         self.kinds = kinds(plan.space)
+        self.columns = columns_of(plan.study, plan.space)
         self.accuracy_label = accuracy.label(plan.study.accuracy)
         block = min(BLOCK_POINTS // plan.space.per_row, BLOCK_LOADS // len(plan.space.batch))
         self.block_rows = int(min(max(block, 16), max(plan.space.n_rows, 1)))
@@ -308,6 +326,7 @@ class Run:
             and len(levels) <= 1
             and len(levels) + 2 == len(plan.objectives)
             and self.groups.n_batch == 1
+            and bool(np.isfinite(plan.space.batch).all())
         )
         self.level, self.pair = (levels[0] if levels else None), inner
         count = 3 if self.fast else len(plan.objectives)
@@ -404,6 +423,7 @@ class Run:
         counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
         counts.reasons["capacity"] = int(out["capacity"])
         counts.reasons["ttft_cut"] = int(out["ttft_cut"])
+        counts.reasons["tpot_cut"] = int(out["tpot_cut"])
         at = np.flatnonzero(alive)
         if len(at):
             i_batch, c, r = np.unravel_index(at, a.shape)
@@ -451,7 +471,7 @@ class Run:
         )[: len(rows)]
         machine = np.array([r.machine.hbm_bytes - r.machine.reserve_bytes for r in self.space.machines])
         full = held > machine[self.space.indices(rows)[1]]
-        if self.engine.limited:  # a point too large may be too late as well: only its evaluation tells
+        if self.engine.cut:  # a point too large may be too late as well: only its evaluation tells
             full[:] = False
         self._count_lost(counts, rows[full], np.full(int(full.sum()), REASON_BIT["capacity"]))
         return rows[~full], counts
@@ -577,27 +597,33 @@ class Run:
 
     def full_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """All columns of all points of rows, each [rows, batch, context], before filters."""
-        wanted = [c.name for c in COLUMNS]
+        wanted = [c.name for c in self.columns]
         n = len(rows)
         at_row, at_context, points = jax.tree.map(
             lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), self.kinds, wanted)
         )
         shape = (len(rows), len(self.space.batch), self.space.n_contexts)
         out: dict[str, np.ndarray] = {}
-        for column in COLUMNS:
-            if column.level == "row":
+        for column in self.columns:
+            if column.name in points:
+                out[column.name] = np.moveaxis(np.asarray(points[column.name]), 2, 0)
+            elif column.level == "row":
                 out[column.name] = np.broadcast_to(np.asarray(getattr(at_row, column.name))[:, None, None], shape)
             elif column.level == "context":
                 out[column.name] = np.broadcast_to(np.asarray(getattr(at_context, column.name)).T[:, None, :], shape)
-            elif column.level == "point":
-                out[column.name] = np.moveaxis(np.asarray(points[column.name]), 2, 0)
         reasons = np.broadcast_to(row_reasons(self.space, rows)[:, None, None], shape)
         possible = reasons == 0
         fits, in_time = (np.moveaxis(np.asarray(points[name]), 2, 0) > 0 for name in ("fits", "in_time"))
         late = np.where(fits, 0, REASON_BIT["capacity"]) | np.where(in_time, 0, REASON_BIT["ttft_cut"])
         reasons = np.where(possible, late, reasons)
+        if "batch" in points:  # of those that are as large as possible
+            out["workload.batch"] = np.moveaxis(np.asarray(points["batch"]), 2, 0)
+        if "in_pace" in points:
+            in_pace = np.moveaxis(np.asarray(points["in_pace"]), 2, 0) > 0
+            reasons = reasons | np.where(possible & ~in_pace, REASON_BIT["tpot_cut"], 0)
         for name in NUMBERS:
-            out[name] = np.where(possible, out[name], np.nan)
+            if name in out:
+                out[name] = np.where(possible, out[name], np.nan)
         out["reasons"] = reasons
         out["feasible"] = reasons == 0
         longest = np.asarray(self.space.context.longest)[None, None, :]
@@ -658,7 +684,7 @@ class Run:
             self._tell()
 
     def _no_columns(self) -> dict[str, np.ndarray]:
-        return {c.name: np.zeros(0) for c in COLUMNS}
+        return {c.name: np.zeros(0) for c in self.columns}
 
     def _block_table(self, writer: store.Writer, rows: np.ndarray) -> tuple[Any, Counts]:
         columns, _ = self._stored_block(rows)
@@ -852,6 +878,7 @@ class Run:
             "token_policy": plan.study.accuracy.data,
             **about,
             "efficiency": plan.study.efficiency_id,
+            "serving": plan.study.serving.mode,
             "choices": {k: v for k, v in plan.study.choices.items() if "/" not in k},
             "provenance": store.provenance(self.space),
             "axes": {a.name: a.size for a in self.space.axes},
