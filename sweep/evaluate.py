@@ -1,9 +1,10 @@
-"""The cost model over blocks of points: nested vmaps over configurations, batch and context, in one place.
+"""The cost model over blocks of points, in one place: no term is computed twice.
 
-Batching happens in four calls, because each level of a point decides its own terms: a configuration decides weights
-and accuracy, with a batch it decides every kernel but attention, with a context memory and prefill, and only then
-come attention and the sums. Each call is a `jax.vmap` of a function of one point from `sweep.cost`; handing the terms
-of one level to the next keeps the compiler from computing them again for every context.
+The model is written for one point. `sweep.levels` takes it apart; here its terms become compiled calls, one per level:
+what a configuration decides, what it decides with a batch, with a context, and with both. Most of what a configuration
+and a batch decide hangs on few of their numbers: such groups of terms are evaluated once per combination that occurs
+in the grid and looked up by row. Handing the terms of one level to the next as arrays keeps the compiler from
+computing them again for every batch and context.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
+import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +23,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sweep import accuracy
-from sweep.columns import BY_NAME
+from sweep import accuracy, levels
 from sweep.config import Study, as_record
+from sweep.cost.arith import namespace
 from sweep.cost.memory import count_params
 from sweep.cost.ops import Parts
-from sweep.cost.result import ContextCost, PointCost, RowCost, context_cost, load_cost, point_cost, row_cost
+from sweep.cost.result import (
+    ContextCost,
+    PointCost,
+    RowCost,
+    context_cost,
+    evaluate_point,
+    load_cost,
+    point_cost,
+    row_cost,
+)
 from sweep.cost.step import Load, LoadStep, Row
 from sweep.imbalance import Unbalanced, unbalanced
 from sweep.machine import Machine
@@ -103,7 +114,6 @@ class Index:
     model: Any
     machine: Any
     layout: Any
-    accuracy: Any
 
 
 def excess_of(space: Space) -> Unbalanced:
@@ -139,29 +149,8 @@ def accuracy_table(space: Space, study: Study) -> AccuracyTable:
     return AccuracyTable(**{f.name: stack(f.name) for f in dataclasses.fields(AccuracyTable)})
 
 
-def _take(tables: Tables, index: Index) -> Row:
-    def rows(table: Any, at: Any) -> Any:
-        return jax.tree.map(lambda column: column[at], table)
-
-    a = rows(tables.accuracy, index.accuracy)
-    machine = rows(tables.machine, index.machine)
-    excess = tables.excess[tables.excess_of_model[index.model], tables.excess_of_layout[index.layout]]
-    return Row(
-        model=rows(tables.model, index.model),
-        machine=dataclasses.replace(machine, imbalance_off=machine.imbalance_off * excess),
-        layout=rows(tables.layout, index.layout),
-        skew=tables.skew[index.layout],
-        accuracy=a.accuracy,
-        loss=a.loss,
-        loss_sigma=a.loss_sigma,
-        accuracy_low=a.accuracy_low,
-        accuracy_high=a.accuracy_high,
-        extrapolation=a.extrapolation,
-    )
-
-
 def _sums(step: LoadStep) -> LoadStep:
-    """A step with its causes merged: what the rates need, and a sixth of the memory."""
+    """A step with its causes merged: what the rates need, and a sixth of the sums."""
 
     def merged(parts: Parts) -> Parts:
         return Parts(latency_s=parts.total_s)
@@ -175,108 +164,263 @@ def _sums(step: LoadStep) -> LoadStep:
     )
 
 
-def _kept(step: LoadStep) -> dict[str, Any]:
-    """The arrays of a step: what is a plain zero is not stored."""
-    out: dict[str, Any] = {}
-    for f in dataclasses.fields(step):
-        parts = getattr(step, f.name)
-        for g in dataclasses.fields(parts):
-            value = getattr(parts, g.name)
-            if isinstance(value, jax.Array):
-                out[f"{f.name}.{g.name}"] = value
-    return out
+# --- one point, taken apart --------------------------------------------------------------------------------------
+
+TABLES = ("model", "machine", "layout", "accuracy", "excess")  # what decides a row; then batch and context
+Leaf = tuple[str, str]  # table, and the column's path in it
 
 
-def _restored(kept: dict[str, Any]) -> LoadStep:
-    groups: dict[str, dict[str, Any]] = {f.name: {} for f in dataclasses.fields(LoadStep)}
-    for key, value in kept.items():
-        group, name = key.split(".")
-        groups[group][name] = value
-    return LoadStep(**{g: Parts(**values) for g, values in groups.items()})
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The numbers of one point, in the order in which a program takes them."""
+
+    leaves: tuple[Leaf, ...]
+    tree: Any
+
+    @functools.cached_property
+    def of_table(self) -> dict[str, tuple[int, ...]]:
+        """Positions by table."""
+        found: dict[str, tuple[int, ...]] = {}
+        for name in (*TABLES, "batch", "context"):
+            found[name] = tuple(i for i, (table, _) in enumerate(self.leaves) if table == name)
+        return found
+
+    def mask(self, *tables: str) -> int:
+        """Bits of all columns of some tables."""
+        return sum(1 << i for table in tables for i in self.of_table[table])
 
 
-def _row_stage(tables: Tables, index: Index) -> RowCost:
-    return jax.vmap(row_cost)(_take(tables, index))
+@functools.cache
+def _program(
+    tree: Any, leaves: tuple[Leaf, ...], dtype: Any, kinds: Kinds, prefill: bool, merged: bool, columns: tuple[str, ...]
+) -> levels.Program:
+    """The operations that lead from the numbers of a point to some columns."""
+    names = list(dict.fromkeys(columns))
+
+    def point(point: dict[str, Any]) -> list[Any]:
+        row = _row(point)
+        at_row = row_cost(row)
+        wanted: dict[str, Any] = {f.name: getattr(at_row, f.name) for f in dataclasses.fields(RowCost)}
+        if not set(names) <= set(wanted):
+            batch, context = point["batch"], point["context"]
+            at_context = context_cost(row, at_row.weights_bytes, context, kinds, prefill=prefill)
+            wanted |= {f.name: getattr(at_context, f.name) for f in dataclasses.fields(ContextCost)}
+        if not set(names) <= set(wanted):
+            load = load_cost(row, batch, kinds)
+            if merged:
+                load = Load(step=_sums(load.step), plain=_sums(load.plain))
+            cost = point_cost(row, at_row, load, at_context, batch, context, kinds)
+            wanted |= {f.name: getattr(cost, f.name) for f in dataclasses.fields(PointCost)}
+        return [wanted[name] for name in names]
+
+    example = jax.tree.unflatten(tree, [jnp.zeros((), dtype=dtype)] * len(leaves))
+    program, _ = levels.trace(point, example)
+    return program
 
 
-def _load_stage(tables: Tables, index: Index, batch: Any, kinds: Kinds) -> dict[str, dict[str, Any]]:
-    def one(row: Row, b: Any) -> dict[str, dict[str, Any]]:
-        load = load_cost(row, b, kinds)
-        return {"step": _kept(load.step), "plain": _kept(load.plain)}
-
-    return jax.vmap(jax.vmap(one, in_axes=(0, None)), in_axes=(None, 0))(_take(tables, index), batch)
-
-
-def _merge_stage(load: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {name: _kept(_sums(_restored(kept))) for name, kept in load.items()}
-
-
-def _context_stage(
-    tables: Tables, index: Index, at_row: RowCost, context: Context, kinds: Kinds, prefill: bool
-) -> ContextCost:
-    def one(row: Row, r: RowCost, c: Context) -> ContextCost:
-        return context_cost(row, r.weights_bytes, c, kinds, prefill=prefill)
-
-    return jax.vmap(jax.vmap(one, in_axes=(0, 0, None)), in_axes=(None, None, 0))(_take(tables, index), at_row, context)
+def _row(point: dict[str, Any]) -> Row:
+    machine, accuracy_of = point["machine"], point["accuracy"]
+    return Row(
+        model=point["model"],
+        machine=dataclasses.replace(machine, imbalance_off=machine.imbalance_off * point["excess"]),
+        layout=point["layout"]["layout"],
+        skew=point["layout"]["skew"],
+        **{f.name: getattr(accuracy_of, f.name) for f in dataclasses.fields(AccuracyTable)},
+    )
 
 
-def _points(
-    tables: Tables,
-    index: Index,
-    at_row: RowCost,
-    load: dict[str, dict[str, Any]],
-    at_context: ContextCost,
-    batch: Any,
-    context: Context,
-    kinds: Kinds,
-    columns: tuple[str, ...],
-) -> dict[str, Any]:
-    def one(
-        row: Row, r: RowCost, kept: dict[str, dict[str, Any]], c: ContextCost, b: Any, x: Context
+class Stages:
+    """A program as compiled calls, one per level of a point: groups, rows, loads, contexts, points.
+
+    Levels are told apart by their inputs: a configuration's own numbers, the batch, the context. What a level needs
+    from those above is passed as arrays; the last axis of every array is rows (or combinations of a group).
+    """
+
+    def __init__(self, program: levels.Program, inputs: Inputs, factored: levels.Factored, columns: tuple[str, ...]):
+        self.program, self.factored, self.columns = program, factored, columns
+        self.of_output = dict(zip(dict.fromkeys(columns), program.outputs, strict=True))
+        self.row_mask = inputs.mask(*TABLES)
+        self.batch_mask, self.context_mask = inputs.mask("batch"), inputs.mask("context")
+        self.batch_input = inputs.of_table["batch"][0]
+        self.context_inputs = inputs.of_table["context"]
+        self.inputs = inputs
+        options = compiler_options()
+        self.jit = functools.partial(jax.jit, compiler_options=options) if options else jax.jit
+        wide = {a for a in program.outputs if not isinstance(a, levels.Constant)}
+        at_point = self._steps(wide, "RBC")
+        self.of_points = {n: a for n, a in self.of_output.items() if n in POINT_COLUMNS}
+        read = {v for v in (*wide, *program.borders(at_point))}
+        self.of_loads = tuple(sorted(v for v in read if self.level(v) == "RB"))
+        self.of_contexts = tuple(sorted(v for v in read if self.level(v) == "RC"))
+        for variable, terms in factored.rest:
+            apart = [a for a in terms if a != variable]
+            given = [] if len(apart) < len(terms) else self.of_loads
+            steps = self._steps(apart if given else [variable], "RB", given)
+            read |= {*program.borders(steps), *(a for a in apart if isinstance(a, int))}
+        read |= set(program.borders(self._steps(self.of_contexts, "RC")))
+        self.of_rows = tuple(sorted(v for v in read if self.level(v) == "R"))
+        top = [n for n in program.needed(self.of_rows) if self._tables(program.steps[n].outputs[0]) == "MKL"]
+        self.row_steps = top
+        self.of_tables = tuple(
+            sorted(
+                v for v in {*self.of_rows, *program.borders(top)} if self._tables(v) != "MKL" or program.made_by[v] < 0
+            )
+        )
+        self.places = tuple(self._tables(v) for v in self.of_tables)
+        self.of_group_rows = []
+        for group in factored.groups:
+            found = [t for _, terms in group.sums for t in terms]
+            self.of_group_rows.append(
+                tuple(sorted(v for v in self.program.borders(self._steps(found, "RB")) if self.level(v) == "R"))
+            )
+        self.of_points = {
+            n: a
+            for n, a in self.of_points.items()
+            if not isinstance(a, levels.Constant) and self.level(a) not in ("R", "RB", "RC")
+        } | {n: self.of_output[n] for n in ("fits", "in_time") if n in self.of_output}
+        self.rows = self.jit(self._rows)
+        self.group_loads = [self.jit(functools.partial(self._group, i)) for i in range(len(factored.groups))]
+        self.loads = self.jit(self._loads)
+        self.contexts = self.jit(self._contexts)
+        self.points = self.jit(self._points)
+
+    def _tables(self, variable: int) -> str:
+        """Which of model, machine and layout a variable of a row depends on: some of the letters MKL."""
+        mask, bits = self.program.depends[variable], self.inputs.mask
+        model, machine = mask & bits("model", "accuracy", "excess"), mask & bits("machine", "accuracy")
+        layout = mask & bits("layout", "excess")
+        return "".join(letter for letter, found in zip("MKL", (model, machine, layout), strict=True) if found)
+
+    def level(self, variable: int) -> str:
+        """Which of row, batch and context a variable depends on: some of the letters RBC."""
+        mask = self.program.depends[variable]
+        letters = zip("RBC", (self.row_mask, self.batch_mask, self.context_mask), strict=True)
+        return "".join(letter for letter, bits in letters if mask & bits)
+
+    def _steps(self, wanted: Iterable[levels.Atom], level: str, given: Iterable[int] = ()) -> list[int]:
+        """Steps of one level that lead to variables; those of batch or context alone are taken again everywhere."""
+        mine = {"", "B", "C", "BC", level}
+
+        def stop(mask: int) -> bool:
+            letters = zip("RBC", (self.row_mask, self.batch_mask, self.context_mask), strict=True)
+            return "".join(letter for letter, bits in letters if mask & bits) not in mine
+
+        return self.program.needed(wanted, given, stop if level != "R" else lambda mask: False)
+
+    def _rows(self, tables: Sequence[Any], index: Index) -> list[Any]:
+        """What configurations alone decide: each [rows]; what fewer tables decide is looked up."""
+        at = {"M": index.model, "K": index.machine, "L": index.layout}
+        found = [
+            table[tuple(at[letter] for letter in place)] if place else jnp.broadcast_to(table, index.model.shape)
+            for place, table in zip(self.places, tables, strict=True)
+        ]
+
+        def one(values: Sequence[Any]) -> list[Any]:
+            environment = dict(zip(self.of_tables, values, strict=True))
+            return self.program.run(self.row_steps, environment, self.of_rows)
+
+        return jax.vmap(one)(found) if found else []
+
+    def _group(self, number: int, at_row: Sequence[Any], batch: Any) -> list[Any]:
+        """Sums of a group's terms for all batches: each [batch, combinations]."""
+        group, wanted = self.factored.groups[number], self.of_group_rows[number]
+        steps = self._steps([t for _, terms in group.sums for t in terms], "RB")
+
+        def one(values: Sequence[Any], b: Any) -> list[Any]:
+            environment = {**dict(zip(wanted, values, strict=True)), self.batch_input: b}
+            made = self.program.run(steps, environment, [t for _, terms in group.sums for t in terms])
+            sums, at = [], 0
+            for _, terms in group.sums:
+                sums.append(_added(made[at : at + len(terms)]))
+                at += len(terms)
+            return sums
+
+        over_rows = jax.vmap(one, in_axes=(0, None))
+        return jax.vmap(over_rows, in_axes=(None, 0))(list(at_row), batch)
+
+    def _loads(self, at_row: Sequence[Any], tables: Any, labels: Any, index: Index, batch: Any) -> list[Any]:
+        """What configurations and batches decide: each [batch, rows]; sums of groups are looked up."""
+        looked_up: dict[int, list[Any]] = {}
+        for group, sums, (of_model, of_machine, of_layout, sizes) in zip(
+            self.factored.groups, tables, labels, strict=True
+        ):
+            key = (of_model[index.model] * sizes[0] + of_machine[index.machine]) * sizes[1] + of_layout[index.layout]
+            for (variable, _), table in zip(group.sums, sums, strict=True):
+                found = table.at[:, key].get(mode="promise_in_bounds")
+                looked_up.setdefault(variable, []).append(found)
+        rest = dict(self.factored.rest)
+
+        def one(values: Sequence[Any], found: dict[int, list[Any]], b: Any) -> list[Any]:
+            environment = {**dict(zip(self.of_rows, values, strict=True)), self.batch_input: b}
+            for variable in self.of_loads:
+                terms = [a for a in rest[variable] if a != variable]
+                if len(terms) < len(rest[variable]):  # not a sum
+                    self.program.run(self._steps([variable], "RB", environment), environment, [])
+                    continue
+                steps = self._steps(terms, "RB", environment)
+                made = self.program.run(steps, environment, terms)
+                environment[variable] = _added([*made, *found.get(variable, [])])
+            return [environment[v] for v in self.of_loads]
+
+        over_rows = jax.vmap(one, in_axes=(0, 0, None))
+        return jax.vmap(over_rows, in_axes=(None, 0, 0))(list(at_row), looked_up, batch)
+
+    def _contexts(self, at_row: Sequence[Any], context: Sequence[Any]) -> list[Any]:
+        """What configurations and contexts decide: each [context, rows]."""
+        steps = self._steps(self.of_contexts, "RC")
+
+        def one(values: Sequence[Any], c: Sequence[Any]) -> list[Any]:
+            environment = dict(zip((*self.of_rows, *self.context_inputs), (*values, *c), strict=True))
+            return self.program.run(steps, environment, self.of_contexts)
+
+        over_rows = jax.vmap(one, in_axes=(0, None))
+        return jax.vmap(over_rows, in_axes=(None, 0))(list(at_row), list(context))
+
+    def _points(
+        self, at_row: Sequence[Any], at_load: Sequence[Any], at_context: Sequence[Any], batch: Any, context: Any
     ) -> dict[str, Any]:
-        restored = Load(step=_restored(kept["step"]), plain=_restored(kept["plain"]))
-        cost: PointCost = point_cost(row, r, restored, c, b, x, kinds)
-        return {name: getattr(cost, name) for name in columns}
+        """Columns of points: [batch, context, rows]."""
+        wanted = self.of_points
+        steps = self._steps(wanted.values(), "RBC")
 
-    over_rows = jax.vmap(one, in_axes=(0, 0, 0, 0, None, None))
-    over_context = jax.vmap(over_rows, in_axes=(None, None, None, 0, None, 0))
-    over_batch = jax.vmap(over_context, in_axes=(None, None, 0, None, 0, None))
-    return over_batch(_take(tables, index), at_row, load, at_context, batch, context)
+        def one(r: Sequence[Any], x: Sequence[Any], y: Sequence[Any], b: Any, c: Sequence[Any]) -> list[Any]:
+            numbers = (*self.of_rows, *self.of_loads, *self.of_contexts, *self.context_inputs)
+            environment = dict(zip(numbers, (*r, *x, *y, *c), strict=True)) | {self.batch_input: b}
+            return self.program.run(steps, environment, list(wanted.values()))
+
+        over_rows = jax.vmap(one, in_axes=(0, 0, 0, None, None))
+        over_contexts = jax.vmap(over_rows, in_axes=(None, None, 0, None, 0))
+        over_batches = jax.vmap(over_contexts, in_axes=(None, 0, None, 0, None))
+        made = over_batches(list(at_row), list(at_load), list(at_context), batch, list(context))
+        return dict(zip(wanted, made, strict=True))
 
 
-def _filter_stage(
-    tables: Tables,
-    index: Index,
-    at_row: RowCost,
-    load: dict[str, dict[str, Any]],
-    at_context: ContextCost,
-    batch: Any,
-    context: Context,
-    keep: Any,
-    bar: Any,
-    edges: Any,
-    group: Any,
-    level: Any,
-    kinds: Kinds,
-    objectives: tuple[str, str],
-    signs: tuple[float, float],
+def _added(values: Sequence[Any]) -> Any:
+    """Their sum, pairwise."""
+    while len(values) > 1:
+        values = [sum(values[i + 1 : i + 2], values[i]) for i in range(0, len(values), 2)]
+    return values[0]
+
+
+def _filter(
+    stages: Stages, objectives: tuple[str, str], signs: tuple[float, float], at: Sequence[Any], bar: dict[str, Any]
 ) -> dict[str, Any]:
     """Two objectives of every point, which points may be on the frontier, and counts by reason.
 
-    A point is dropped if it lies strictly under the frontier so far: bar[e, group, level] is the best first objective
+    A point is dropped if it lies strictly under the frontier so far: table[e, group, level] is the best first objective
     of a frontier point of its group with at least the row's level of accuracy and at least edges[e, group] of the
     second.
     `group` is [context, row], `level` [row].
     """
-    wanted = (*objectives, "fits", "in_time")
-    out = _points(tables, index, at_row, load, at_context, batch, context, kinds, wanted)
+    out = stages._points(*at)
     fits, in_time = out["fits"] > 0, out["in_time"] > 0
-    asked = keep & jnp.ones_like(fits)
+    asked = bar["keep"] & jnp.ones_like(fits)
     good = fits & in_time & asked
     a, b = (jnp.where(good, out[name] * sign, -jnp.inf) for name, sign in zip(objectives, signs, strict=True))
     beaten = ~good
+    table, edges, group, level = bar["table"], bar["edges"], bar["group"], bar["level"]
     for e in range(edges.shape[0]):
-        beaten |= (edges[e][group] >= b) & (bar[e][group, level] > a)
+        beaten |= (edges[e][group] >= b) & (table[e][group, level] > a)
     count = functools.partial(jnp.sum, dtype=jnp.int32)
     return {
         "a": a,
@@ -289,31 +433,68 @@ def _filter_stage(
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stages:
-    """The compiled calls, one per level of a point."""
-
-    row: Any
-    load: Any
-    merge: Any
-    context: Any
-    points: Any
-    filter: Any
+@functools.cache
+def _stages(program: levels.Program, inputs: Inputs, factored: levels.Factored, columns: tuple[str, ...]) -> Stages:
+    """The calls of this process: grids of one shape share what was compiled for them."""
+    return Stages(program, inputs, factored, columns)
 
 
 @functools.cache
-def stages() -> Stages:
-    """The calls of this process: grids of one shape share what was compiled for them."""
-    options = compiler_options()
-    jit = functools.partial(jax.jit, compiler_options=options) if options else jax.jit
-    return Stages(
-        row=jit(_row_stage),
-        load=jit(_load_stage, static_argnames=("kinds",)),
-        merge=jit(_merge_stage),
-        context=jit(_context_stage, static_argnames=("kinds", "prefill")),
-        points=jit(_points, static_argnames=("kinds", "columns")),
-        filter=jit(_filter_stage, static_argnames=("kinds", "objectives", "signs")),
-    )
+def _filter_call(stages: Stages, objectives: tuple[str, str], signs: tuple[float, float]) -> Any:
+    return stages.jit(functools.partial(_filter, stages, objectives, signs))
+
+
+ROW_COLUMNS, CONTEXT_COLUMNS, POINT_COLUMNS = (
+    tuple(f.name for f in dataclasses.fields(cost)) for cost in (RowCost, ContextCost, PointCost)
+)
+SHARED_BYTES = 192 << 20  # of what is evaluated once per combination; a larger grid takes its models in turns
+GROUP_ROWS = 1 << 14  # combinations evaluated at a time
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Groups of terms, evaluated for all combinations in a range of models, and where rows find theirs."""
+
+    models: tuple[int, int]
+    rows: list[jax.Array]  # terms that fewer than three tables decide: [models, machines, layouts] or fewer of them
+    tables: list[list[jax.Array]]  # per group and sum: [batch, combinations]
+    labels: list[tuple[Any, Any, Any, Any]]  # per group: of each model, machine, layout; machines' and layouts' counts
+
+
+class Labels:
+    """Which combination of some columns each entry of a table has."""
+
+    def __init__(self, columns: dict[int, np.ndarray]):
+        self.columns = columns  # by input
+        self._same: dict[int, int] = {}  # columns that tell the same entries apart count once, constant ones not at all
+        self._ranks: dict[int, np.ndarray] = {}
+        seen: dict[bytes, int] = {}
+        for i, column in columns.items():
+            rank = np.unique(np.asarray(column), return_inverse=True)[1]
+            if rank.any():
+                first = np.unique(rank, return_index=True)[1]
+                rank = np.argsort(np.argsort(first))[rank]  # numbered in order of appearance
+                self._same[i] = seen.setdefault(rank.tobytes(), i)
+                self._ranks[i] = rank
+        self._size = len(next(iter(columns.values())))
+        self._known: dict[Any, tuple[np.ndarray, np.ndarray]] = {}
+
+    def __call__(self, inputs: Iterable[int], part: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Number of each entry's combination, and an entry that has it."""
+        own = tuple(sorted({self._same[i] for i in inputs if i in self._same}))
+        key = (own, part.start, part.stop)
+        if key not in self._known:
+            number, bound = np.zeros(self._size, dtype=np.int64)[part], 1
+            for i in own:
+                rank = self._ranks[i]
+                bound *= int(rank.max()) + 1
+                number = number * (int(rank.max()) + 1) + rank[part]
+                if bound > 1 << 40:
+                    number = np.unique(number, return_inverse=True)[1]
+                    bound = len(number)
+            _, first, number = np.unique(number, return_index=True, return_inverse=True)
+            self._known[key] = number, first
+        return self._known[key]
 
 
 class Engine:
@@ -323,17 +504,14 @@ class Engine:
         tune_allocator()
         self.space = space
         self.dtype = np.float64 if float64 else np.float32
-        calls = stages()
-        self._row, self._load, self._merge = calls.row, calls.load, calls.merge
-        self._context, self._points, self._filter = calls.context, calls.points, calls.filter
         spread = excess_of(space)
 
-        def on_device(x: Any) -> jax.Array:
+        def as_table(x: Any) -> np.ndarray:
             array = np.asarray(x)
-            return jnp.asarray(array, dtype=array.dtype if array.dtype == np.int32 else self.dtype)
+            return array if array.dtype == np.int32 else array.astype(self.dtype)
 
         self.tables = jax.tree.map(
-            on_device,
+            as_table,
             Tables(
                 model=space.model,
                 machine=machine_arrays(space),
@@ -346,47 +524,223 @@ class Engine:
             ),
         )
         self.batch = jnp.asarray(space.batch, dtype=self.dtype)
-        self.context = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), dtype=self.dtype), space.context)
+        self.context = jax.tree.map(as_table, space.context)
         self.limited = bool(np.isfinite(np.asarray(space.context.ttft_max_s)).any())
+        self._lay_out()
+        self._shared: dict[Stages, Shared] = {}
+        self._turns: dict[Stages, list[tuple[int, int]]] = {}
+        self._factored: dict[levels.Program, levels.Factored] = {}
 
-    def index(self, rows: np.ndarray) -> Index:
-        """Table indices of rows, on the device."""
-        i_model, i_machine, i_layout = self.space.indices(rows)
-        i_accuracy = i_model * len(self.space.machines) + i_machine
+    def _lay_out(self) -> None:
+        """The inputs of a point as columns of tables, on the host and on the device."""
+        t = self.tables
+        shape = (self.space.n_models, len(self.space.machines))
+        point = {
+            "model": t.model,
+            "machine": t.machine,
+            "layout": {"layout": t.layout, "skew": t.skew},
+            "accuracy": jax.tree.map(lambda x: x.reshape(shape), t.accuracy),
+            "excess": t.excess,
+            "batch": np.asarray(self.batch),
+            "context": self.context,
+        }
+        found, self._tree = jax.tree_util.tree_flatten_with_path(point)
+        self.inputs = _inputs(tuple((path[0].key, jax.tree_util.keystr(path[1:])) for path, _ in found), self._tree)
+        columns = {i: column for i, (_, column) in enumerate(found)}
+        of = self.inputs.of_table
+        self._labels = {name: Labels({i: columns[i] for i in of[name]}) for name in ("model", "machine", "layout")}
+        (excess,) = of["excess"]  # of a model and a layout: of which kinds they are
+        for name, kind in (("model", t.excess_of_model), ("layout", t.excess_of_layout)):
+            self._labels[name] = Labels({**self._labels[name].columns, excess: kind})
+        columns[excess] = t.excess[t.excess_of_model][:, t.excess_of_layout]
+        self._columns = columns
+        self._context = [jnp.asarray(columns[i]) for i in of["context"]]
+
+    # what the grid shares
+
+    def stages(self, kinds: Kinds, columns: Sequence[str], *, prefill: bool, merged: bool = False) -> Stages:
+        """The compiled calls that lead to some columns."""
+        names = tuple(columns)
+        program = _program(self._tree, self.inputs.leaves, np.dtype(self.dtype), kinds, prefill, merged, names)
+        return _stages(program, self.inputs, self._factor(program, names), names)
+
+    def _factor(self, program: levels.Program, names: tuple[str, ...]) -> levels.Factored:
+        if program in self._factored:
+            return self._factored[program]
+        plain = Stages(program, self.inputs, levels.Factored(groups=(), rest=()), names)
+        row, batch, context = plain.row_mask, plain.batch_mask, plain.context_mask
+
+        def wide(mask: int) -> bool:
+            return bool(mask & row and mask & batch) and not mask & context
+
+        rows = float(max(self.space.n_rows, 1))
+        self._factored[program] = levels.factor(program, plain.of_loads, wide=wide, count=self.count, rows=rows)
+        return self._factored[program]
+
+    def count(self, depends: int) -> float:
+        """Combinations of inputs that occur in the grid."""
+        sizes = [len(first) for _, first in self._combinations(depends)]
+        return float(sizes[0] * sizes[1] * sizes[2])
+
+    def _combinations(self, depends: int, part: slice = slice(None)) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for name in ("model", "machine", "layout"):
+            labels = self._labels[name]
+            own = (i for i in labels.columns if depends >> i & 1)
+            found.append(labels(own, part if name == "model" else slice(None)))
+        return found
+
+    def _on_host(
+        self, program: levels.Program, wanted: Sequence[int], chosen: tuple[np.ndarray, np.ndarray, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Variables of rows for all combinations of some models, machines and layouts: [m or 1, k or 1, l or 1]."""
+        models, machines, layouts = chosen
+        pick = {
+            "model": lambda c: c[models][:, None, None],
+            "machine": lambda c: c[machines][None, :, None],
+            "layout": lambda c: c[layouts][None, None, :],
+            "accuracy": lambda c: c[models][:, machines][:, :, None],
+            "excess": lambda c: c[models][:, layouts][:, None, :],
+        }
+        steps = program.needed(wanted)
+        inputs = {v for v in (*wanted, *program.borders(steps)) if program.made_by[v] < 0}
+        environment = {i: pick[self.inputs.leaves[i][0]](self._columns[i]) for i in inputs}
+        program.on_host(steps, environment)
+        return [environment[v] for v in wanted]
+
+    def turns(self, stages: Stages) -> list[tuple[int, int]]:
+        """Ranges of models whose shared terms fit in memory together."""
+        if stages not in self._turns:
+            self._turns[stages] = self._divide(stages)
+        return self._turns[stages]
+
+    def _divide(self, stages: Stages) -> list[tuple[int, int]]:
+        n = self.space.n_models
+        itemsize = np.dtype(self.dtype).itemsize
+        sums = sum(self.count(g.depends) * len(g.sums) * len(self.batch) for g in stages.factored.groups)
+        sizes = {"M": n, "K": len(self.space.machines), "L": self.space.n_layouts}
+        total = (sums + sum(math.prod(sizes[letter] for letter in place) for place in stages.places)) * itemsize
+        turns = int(min(max(-(-total // SHARED_BYTES), 1), n))
+        edges = np.linspace(0, n, turns + 1).astype(int)
+        return [(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+
+    def shared(self, stages: Stages, models: tuple[int, int]) -> Shared:
+        """Evaluate what rows share, for a range of models; the last range is remembered."""
+        last = self._shared.get(stages)
+        if last is not None and last.models == models:
+            return last
+        self._shared.pop(stages, None)
+        part = slice(*models)
+        everything = (np.arange(*models), np.arange(len(self.space.machines)), np.arange(self.space.n_layouts))
+        rows = []
+        for place, value in zip(
+            stages.places, self._on_host(stages.program, stages.of_tables, everything), strict=True
+        ):
+            value = np.broadcast_to(
+                value, [len(c) if x in place else 1 for x, c in zip("MKL", everything, strict=True)]
+            )
+            rows.append(
+                jnp.asarray(value.reshape([len(c) for x, c in zip("MKL", everything, strict=True) if x in place]))
+            )
+        tables, labels = [], []
+        for number, group in enumerate(stages.factored.groups):
+            (of_model, m), (of_machine, k), (of_layout, x) = self._combinations(group.depends, part)
+            tables.append(self._group_tables(stages, number, (models[0] + m, k, x)))
+            sizes = jnp.asarray([len(k), len(x)], dtype=jnp.int32)
+            labels.append((*(jnp.asarray(a, dtype=jnp.int32) for a in (of_model, of_machine, of_layout)), sizes))
+        self._shared[stages] = Shared(models, rows, tables, labels)
+        return self._shared[stages]
+
+    def _group_tables(
+        self, stages: Stages, number: int, chosen: tuple[np.ndarray, np.ndarray, np.ndarray]
+    ) -> list[jax.Array]:
+        """Sums of a group for all combinations of some models, machines and layouts: [batch, combinations]."""
+        models, machines, layouts = chosen
+        per_model = len(machines) * len(layouts)
+        block = min(max(GROUP_ROWS // per_model, 1), len(models))
+        made: list[list[jax.Array]] = []
+        for start in range(0, len(models), block):
+            some = models[np.minimum(np.arange(start, start + block), len(models) - 1)]  # of one size: compiled once
+            shape = (block, len(machines), len(layouts))
+            values = self._on_host(stages.program, stages.of_group_rows[number], (some, machines, layouts))
+            flat = [jnp.asarray(np.broadcast_to(v, shape).reshape(-1)) for v in values]
+            made.append(stages.group_loads[number](flat, self.batch))
+        return [jnp.concatenate(sums, axis=1) if len(sums) > 1 else sums[0] for sums in zip(*made, strict=True)]
+
+    # rows
+
+    def _index(self, i_model: np.ndarray, i_machine: np.ndarray, i_layout: np.ndarray) -> Index:
         return Index(
-            model=jnp.asarray(i_model),
-            machine=jnp.asarray(i_machine),
-            layout=jnp.asarray(i_layout),
-            accuracy=jnp.asarray(i_accuracy.astype(np.int32)),
+            model=jnp.asarray(i_model, dtype=jnp.int32),
+            machine=jnp.asarray(i_machine, dtype=jnp.int32),
+            layout=jnp.asarray(i_layout, dtype=jnp.int32),
         )
 
-    def rows(self, index: Index) -> RowCost:
-        """What configurations decide: [rows]."""
-        result: RowCost = self._row(self.tables, index)
-        return result
+    def rows(self, rows: np.ndarray, kinds: Kinds, columns: Sequence[str]) -> dict[str, jax.Array]:
+        """Columns that configurations alone decide: [rows]."""
+        stages = self.stages(kinds, columns, prefill=False)
+        shared, index = self._share(stages, rows)
+        at_row = dict(zip(stages.of_rows, stages.rows(shared.rows, index), strict=True))
+        return {name: at_row[atom] for name, atom in stages.of_output.items()}
+
+    def _share(self, stages: Stages, rows: np.ndarray) -> tuple[Shared, Index]:
+        shared = self.shared(stages, self._turn(stages, rows))
+        i_model, i_machine, i_layout = self.space.indices(rows)
+        return shared, self._index(i_model - shared.models[0], i_machine, i_layout)
+
+    def _levels(self, stages: Stages, rows: np.ndarray) -> tuple[Any, Any, Any, Any, Any]:
+        """What a block of points is made from: terms of rows, loads and contexts; batches and contexts."""
+        shared, index = self._share(stages, rows)
+        at_row = stages.rows(shared.rows, index)
+        at_load = stages.loads(at_row, shared.tables, shared.labels, index, self.batch)
+        at_context = stages.contexts(at_row, self._context)
+        return at_row, at_load, at_context, self.batch, self._context
+
+    def _turn(self, stages: Stages, rows: np.ndarray) -> tuple[int, int]:
+        per_model = len(self.space.machines) * self.space.n_layouts
+        first, last = int(rows.min()) // per_model, int(rows.max()) // per_model
+        for models in self.turns(stages):
+            if models[0] <= first < models[1]:
+                return models if last < models[1] else (first, last + 1)
+        raise IndexError(f"row {int(rows.min())} of {self.space.n_rows}")
 
     def full(
         self, rows: np.ndarray, kinds: Kinds, columns: Sequence[str]
-    ) -> tuple[RowCost, ContextCost, dict[str, Any]]:
-        """All that was asked for: per row [R], per row and context [R, C], per point [R, B, C]."""
-        index = self.index(rows)
-        at_row = self.rows(index)
-        load = self._load(self.tables, index, self.batch, kinds=kinds)
-        needs_prefill = self.limited or bool({"ttft_s", "request_s"} & set(columns))
-        at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=needs_prefill)
-        names = tuple(n for n in columns if n in BY_NAME and BY_NAME[n].level == "point")
-        points = self._points(
-            self.tables,
-            index,
-            at_row,
-            load,
-            at_context,
-            self.batch,
-            self.context,
-            kinds=kinds,
-            columns=(*names, "fits", "in_time"),
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """All that was asked for: per row [R], per row and context [C, R], per point [B, C, R].
+
+        What fewer levels decide than its place allows has length 1 along the others.
+        """
+        prefill = self.limited or bool({"ttft_s", "request_s"} & set(columns))
+        names = tuple(n for n in columns if n in (*ROW_COLUMNS, *CONTEXT_COLUMNS, *POINT_COLUMNS))
+        stages = self.stages(kinds, (*names, "fits", "in_time"), prefill=prefill)
+        at = self._levels(stages, rows)
+        at_row, at_load, at_context = (
+            dict(zip(numbers, values, strict=True))
+            for numbers, values in zip((stages.of_rows, stages.of_loads, stages.of_contexts), at[:3], strict=True)
         )
-        return at_row, at_context, points
+        points = stages.points(*at)
+
+        def lower(atom: levels.Atom, axes: int) -> Any:
+            """An output that is no point's: [R], [C, R] or [B, 1, R]."""
+            if isinstance(atom, levels.Constant):
+                return np.full((1,) * axes, atom.value)
+            for level in (at_row, at_context, at_load):
+                if atom in level:
+                    value = level[atom]
+                    return (
+                        value[:, None, :]
+                        if level is at_load
+                        else value.reshape((1,) * (axes - value.ndim) + value.shape)
+                    )
+            raise KeyError(atom)
+
+        outputs = stages.of_output
+        return (
+            {n: lower(outputs[n], 1) for n in ROW_COLUMNS if n in outputs},
+            {n: lower(outputs[n], 2) for n in CONTEXT_COLUMNS if n in outputs},
+            {n: points[n] if n in points else lower(outputs[n], 3) for n in POINT_COLUMNS if n in outputs},
+        )
 
     def filtered(
         self,
@@ -401,30 +755,54 @@ class Engine:
         group: np.ndarray,
         level: np.ndarray,
     ) -> dict[str, Any]:
-        """Two objectives of each point and which boxes may hold a frontier point; see `_filter_stage`."""
-        index = self.index(rows)
-        at_row = self.rows(index)
-        load = self._load(self.tables, index, self.batch, kinds=kinds)
-        if not (kinds.hop_b or kinds.two_batch):  # those hide communication behind particular causes
-            load = self._merge(load)
-        timed = self.limited or bool({"ttft_s", "request_s"} & set(objectives))
-        at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=timed)
+        """Two objectives of each point and which points may be on the frontier; see `_filter`."""
+        stages = self.filter_stages(kinds, objectives)
         asked = jnp.ones((1, 1, 1), dtype=bool) if keep is None else jnp.asarray(keep)
-        result: dict[str, Any] = self._filter(
-            self.tables,
-            index,
-            at_row,
-            load,
-            at_context,
-            self.batch,
-            self.context,
-            asked,
-            bar,
-            edges,
-            jnp.asarray(group, dtype=jnp.int32),
-            jnp.asarray(level, dtype=jnp.int32),
-            kinds=kinds,
-            objectives=objectives,
-            signs=signs,
+        result: dict[str, Any] = _filter_call(stages, objectives, signs)(
+            self._levels(stages, rows),
+            {
+                "keep": asked,
+                "table": bar,
+                "edges": edges,
+                "group": jnp.asarray(group, dtype=jnp.int32),
+                "level": jnp.asarray(level, dtype=jnp.int32),
+            },
         )
         return result
+
+    def filter_stages(self, kinds: Kinds, objectives: tuple[str, str]) -> Stages:
+        """The calls that `filtered` makes."""
+        timed = self.limited or bool({"ttft_s", "request_s"} & set(objectives))
+        merged = not (kinds.hop_b or kinds.two_batch)  # those hide communication behind particular causes
+        return self.stages(kinds, (*objectives, "fits", "in_time"), prefill=timed, merged=merged)
+
+    def plain(
+        self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray, kinds: Kinds
+    ) -> dict[str, np.ndarray]:
+        """All columns of single points by NumPy, a point an element, nothing shared and nothing compiled."""
+        i_model, i_machine, i_layout = self.space.indices(rows)
+
+        def take(table: Any, at: np.ndarray) -> Any:
+            return jax.tree.map(lambda column: column[at], table)
+
+        t = self.tables
+        point = {
+            "model": take(t.model, i_model),
+            "machine": take(t.machine, i_machine),
+            "layout": {"layout": take(t.layout, i_layout), "skew": t.skew[i_layout]},
+            "accuracy": take(t.accuracy, i_model * len(self.space.machines) + i_machine),
+            "excess": t.excess[t.excess_of_model[i_model], t.excess_of_layout[i_layout]],
+        }
+        with namespace(np), np.errstate(all="ignore"):
+            batch, context = np.asarray(self.batch)[i_batch], take(self.context, i_context)
+            found = evaluate_point(_row(point), batch, context, kinds)
+        return {
+            f.name: np.broadcast_to(getattr(part, f.name), rows.shape)
+            for part in found
+            for f in dataclasses.fields(part)
+        }
+
+
+@functools.cache
+def _inputs(leaves: tuple[Leaf, ...], tree: Any) -> Inputs:
+    return Inputs(leaves=leaves, tree=tree)

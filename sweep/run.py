@@ -14,6 +14,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ BLOCK_LOADS = 1 << 16
 CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
 DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
+PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
+PLAIN_GRID = 1 << 16  # points that NumPy evaluates before a compiler is ready
+REFRESH_BLOCKS = 16  # the bar is renewed after so many blocks at the latest
 SAVE_EVERY_S = 5.0
 ACCURACY_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
 
@@ -283,6 +287,7 @@ class Run:
         self.config_yaml = config_yaml
         self.report = report or (lambda progress: None)
         self.engine = Engine(plan.space, plan.study)
+        self.small = plan.space.n_points <= PLAIN_GRID
         self.filters = filters(plan.space)
         self.groups = make_groups(plan.space, plan.by)
         self.counts = Counts()
@@ -301,6 +306,7 @@ class Run:
         inner = [o for o in plan.objectives if BY_NAME[o.column].level == "point"]
         self.fast = (
             plan.study.frontier.where is None
+            and not self.small
             and len(inner) == 2
             and len(levels) <= 1
             and len(levels) + 2 == len(plan.objectives)
@@ -311,6 +317,8 @@ class Run:
         self.front = RunningFrontier(count, self.groups.count)
         self.level_values = self._levels() if self.fast else np.zeros(1)
         self._bar: Bar | None = None
+        self.done_blocks, self.refresh_at = 0, 1
+        self.objective_names = (inner[0].column, inner[1].column) if self.fast else ("tok_s_gpu", "tok_s_user")
         self.saved_at = time.perf_counter()
 
     # frontier on the device
@@ -361,8 +369,8 @@ class Run:
             i_model, i_machine, _ = self.space.indices(rows)
             level: np.ndarray = self.accuracy_level[i_model * len(self.space.machines) + i_machine]
             return level
-        at_row = self.engine.rows(self.engine.index(rows))
-        return np.asarray(getattr(at_row, self.level.column), dtype=np.float64) * self.level.sign
+        at_row = self.engine.rows(rows, self.kinds, (self.level.column,))
+        return np.asarray(at_row[self.level.column], dtype=np.float64) * self.level.sign
 
     def _dispatch(self, rows: np.ndarray) -> tuple[Any, ...]:
         """Start a block on the device: padded to the block's size so that nothing is compiled twice."""
@@ -382,7 +390,7 @@ class Run:
         out = self.engine.filtered(
             padded,
             self.kinds,
-            objectives=(self.pair[0].column, self.pair[1].column),
+            objectives=self.objective_names,
             signs=signs,
             keep=keep,
             bar=now.by_edge,
@@ -407,7 +415,7 @@ class Run:
             group = row_group[r] * self.groups.n_context + self.groups.context[c]
             values = np.column_stack([level[r], x.astype(np.float64), y.astype(np.float64)])
             assert self._bar is not None
-            if len(self.front):
+            if self.front.candidates:
                 beaten = under_staircase(values, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
                 values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
             ids = (padded[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
@@ -433,17 +441,17 @@ class Run:
         rows = rows[~lost]
         if not len(rows):
             return rows, counts
+        if self.small or self.engine.limited:  # a point too large may be late as well: only its evaluation tells
+            return rows, counts
         padded = np.concatenate([rows, np.full((-len(rows)) % (1 << 14), rows[0])])
         held = np.concatenate(
             [
-                np.asarray(self.engine.rows(self.engine.index(part)).weights_bytes)
+                np.asarray(self.engine.rows(part, self.kinds, ("weights_bytes",))["weights_bytes"])
                 for part in np.split(padded, len(padded) // (1 << 14))
             ]
         )[: len(rows)]
         machine = np.array([r.machine.hbm_bytes - r.machine.reserve_bytes for r in self.space.machines])
         full = held > machine[self.space.indices(rows)[1]]
-        if self.engine.limited:  # a point too large may be too late as well: only its evaluation tells
-            full[:] = False
         self._count_lost(counts, rows[full], np.full(int(full.sum()), REASON_BIT["capacity"]))
         return rows[~full], counts
 
@@ -474,42 +482,64 @@ class Run:
         """Evaluate everything, keep the frontier."""
         state = self._load_state()
         start_chunk, start_block = state if state is not None else (0, 0)
-        refresh_at, blocks = 1, 0
-        chunks = list(_chunks(self.space.n_rows, CHUNK_ROWS))
-        order = np.random.default_rng(0).permutation(len(chunks))
-        for at in range(start_chunk, len(chunks)):
-            chunk = chunks[order[at]]
-            rows, lost = self._survivors(chunk)
-            if start_block == 0:
-                self.counts.add(lost)
-                self.done_points += self.space.per_row * (len(chunk) - len(rows))
-            rows = np.random.default_rng(at + 1).permutation(rows)
-            pending: deque[tuple[tuple[Any, ...], int]] = deque()
-            done_blocks = 0
-            for block in self._blocks(rows):
-                done_blocks += 1
-                if done_blocks <= start_block:
-                    continue
-                pending.append((self._dispatch(block), len(block)))
-                if len(pending) < 3:
-                    continue
-                self._finish(pending)
-                blocks += 1
-                if blocks >= refresh_at:
-                    self._refresh_bar()
-                    refresh_at = blocks + min(max(blocks // 4, 1), 16)
-                self._save_state(at, done_blocks - len(pending))
+        chunks = self._strides()
+        with ThreadPoolExecutor(1) as ahead:  # the next rows are chosen while these are evaluated
+            waiting = ahead.submit(self._survivors, chunks[start_chunk]()) if start_chunk < len(chunks) else None
+            for at in range(start_chunk, len(chunks)):
+                assert waiting is not None
+                rows, lost = waiting.result()
+                if at + 1 < len(chunks):
+                    waiting = ahead.submit(self._survivors, chunks[at + 1]())
+                if start_block == 0:
+                    self.counts.add(lost)
+                    self.done_points += self.space.per_row * (self._chunk_rows(at) - len(rows))
+                self._evaluate_chunk(at, np.random.default_rng(at + 1).permutation(rows), start_block)
+                start_block = 0
                 self._tell()
-            while pending:
-                self._finish(pending)
-            start_block = 0
+
+    def _evaluate_chunk(self, at: int, rows: np.ndarray, start_block: int) -> None:
+        """Blocks of a chunk's rows, two of them ahead on the device; the bar is renewed the more rarely the later."""
+        pending: deque[tuple[tuple[Any, ...], int]] = deque()
+        done_blocks = 0
+        for block in self._blocks(rows):
+            done_blocks += 1
+            if done_blocks <= start_block:
+                continue
+            pending.append((self._dispatch(block), len(block)))
+            if len(pending) < 3:
+                continue
+            self._finish(pending)
+            self._save_state(at, done_blocks - len(pending))
             self._tell()
+        while pending:
+            self._finish(pending)
+
+    def _strides(self) -> list[Callable[[], np.ndarray]]:
+        """Chunks of rows: within a range of models every n-th, so that any chunk is a sample of them all."""
+        per_model = len(self.space.machines) * self.space.n_layouts
+        turns = self.engine.turns(self.engine.filter_stages(self.kinds, self.objective_names))
+        chunks: list[Callable[[], np.ndarray]] = []
+        self._chunk_sizes: list[int] = []
+        for turn in np.random.default_rng(0).permutation(len(turns)):
+            first, last = (m * per_model for m in turns[turn])
+            step = -(-(last - first) // CHUNK_ROWS)
+            for offset in range(step):
+                chunks.append(functools.partial(np.arange, first + offset, last, step, dtype=np.int64))
+                self._chunk_sizes.append(len(range(first + offset, last, step)))
+        return chunks
+
+    def _chunk_rows(self, at: int) -> int:
+        return self._chunk_sizes[at]
 
     def _finish(self, pending: deque[tuple[tuple[Any, ...], int]]) -> None:
         block, n = pending.popleft()
         counts, _, _ = self._consume(block)
         self.counts.add(counts)
         self.done_points += n * self.space.per_row
+        self.done_blocks += 1
+        if self.done_blocks >= self.refresh_at:
+            self._refresh_bar()
+            self.refresh_at = self.done_blocks + min(max(self.done_blocks // 4, 1), REFRESH_BLOCKS)
 
     def _state_path(self) -> Path:
         return self.directory / "state.npz"
@@ -558,7 +588,7 @@ class Run:
                 done=self.done_points,
                 total=self.space.n_points,
                 feasible=self.counts.feasible,
-                frontier=len(self.front),
+                frontier=len(self.front) if final else self.front.candidates,
                 seconds=time.perf_counter() - self.started,
                 final=final,
             )
@@ -568,7 +598,9 @@ class Run:
 
     def full_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """All columns of all points of rows, each [rows, batch, context], before filters."""
-        wanted = [c.name for c in COLUMNS]
+        if self.small:
+            return self._plain_columns(rows)
+        wanted = [*(c.name for c in COLUMNS), "extrapolation"]
         n = len(rows)
         at_row, at_context, points = jax.tree.map(
             lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), self.kinds, wanted)
@@ -577,11 +609,11 @@ class Run:
         out: dict[str, np.ndarray] = {}
         for column in COLUMNS:
             if column.level == "row":
-                out[column.name] = np.broadcast_to(np.asarray(getattr(at_row, column.name))[:, None, None], shape)
+                out[column.name] = np.broadcast_to(at_row[column.name][:, None, None], shape)
             elif column.level == "context":
-                out[column.name] = np.broadcast_to(np.asarray(getattr(at_context, column.name)).T[:, None, :], shape)
+                out[column.name] = np.broadcast_to(at_context[column.name].T[:, None, :], shape)
             elif column.level == "point":
-                out[column.name] = np.moveaxis(np.asarray(points[column.name]), 2, 0)
+                out[column.name] = np.broadcast_to(np.moveaxis(points[column.name], 2, 0), shape)
         reasons = np.broadcast_to(row_reasons(self.space, rows)[:, None, None], shape)
         possible = reasons == 0
         fits, in_time = (np.moveaxis(np.asarray(points[name]), 2, 0) > 0 for name in ("fits", "in_time"))
@@ -594,9 +626,32 @@ class Run:
         longest = np.asarray(self.space.context.longest)[None, None, :]
         limit = self.space.model_max_context[self.space.indices(rows)[0]][:, None, None]
         out["extrapolation"] = out_of_range(
-            out_row=np.asarray(at_row.extrapolation)[:, None, None], beyond=longest > limit, shape=shape
+            out_row=at_row["extrapolation"][:, None, None], beyond=longest > limit, shape=shape
         )
         return out
+
+    def point_columns(self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray) -> dict[str, np.ndarray]:
+        """All columns of single points, by NumPy: done before the compiler has read the formulas."""
+        slices = [slice(i, i + PLAIN_POINTS) for i in range(0, len(rows), PLAIN_POINTS)]
+        parts = [self.engine.plain(rows[p], i_batch[p], i_context[p], self.kinds) for p in slices]
+        out = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        reasons = row_reasons(self.space, rows)
+        possible = reasons == 0
+        late = np.where(out.pop("fits") > 0, 0, REASON_BIT["capacity"])
+        late |= np.where(out.pop("in_time") > 0, 0, REASON_BIT["ttft_cut"])
+        for name in NUMBERS:
+            out[name] = np.where(possible, out[name], np.nan)
+        out["reasons"] = np.where(possible, late, reasons)
+        out["feasible"] = out["reasons"] == 0
+        longest = np.asarray(self.space.context.longest)[i_context]
+        limit = self.space.model_max_context[self.space.indices(rows)[0]]
+        out["extrapolation"] = out_of_range(out_row=out["extrapolation"], beyond=longest > limit, shape=rows.shape)
+        return {c.name: out[c.name] for c in COLUMNS}
+
+    def _plain_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        shape = (len(rows), len(self.space.batch), self.space.n_contexts)
+        r, i_batch, i_context = (i.ravel() for i in np.indices(shape))
+        return {name: v.reshape(shape) for name, v in self.point_columns(rows[r], i_batch, i_context).items()}
 
     def _stored_block(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], Counts]:
         """Columns of a block, its objectives from the frontier's own kernel, and the frontier updated."""
@@ -762,17 +817,10 @@ class Run:
         )
         ids, values = front.ids[order], front.values[order]
         rows, rest = np.divmod(ids, self.space.per_row)
-        unique = np.unique(rows)
-        collected: dict[str, np.ndarray] = {}
-        for block in self._blocks(unique):
-            columns = self.full_columns(block)
-            which = np.nonzero(np.isin(rows, block))[0]
-            at = np.searchsorted(block, rows[which])  # a block of unique rows is sorted
-            i_batch, i_context = np.divmod(rest[which], self.space.n_contexts)
-            for name, value in columns.items():
-                if name not in collected:
-                    collected[name] = np.zeros(len(ids), dtype=value.dtype)
-                collected[name][which] = value[at, i_batch, i_context]
+        i_batch, i_context = np.divmod(rest, self.space.n_contexts)
+        collected = self.point_columns(rows, i_batch, i_context)
+        # what was found feasible is: to the last byte, another order of sums might see it otherwise
+        collected |= {"feasible": np.ones(len(ids), dtype=bool), "reasons": np.zeros(len(ids), dtype=np.int32)}
         if self.fast:  # the values that were compared
             for i, objective in enumerate(self.pair, start=1):
                 collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)
