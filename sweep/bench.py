@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet as pq
 
-from sweep.columns import BY_NAME, COLUMNS
+from sweep.columns import COLUMNS
 from sweep.cost.result import evaluate_point
 from sweep.cost.step import Row
 from sweep.evaluate import Tables, compiler_options

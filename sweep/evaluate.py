@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
+import itertools
 import math
 import platform
 from collections.abc import Iterable, Sequence
@@ -41,7 +42,7 @@ from sweep.cost.result import (
 from sweep.cost.step import Load, LoadStep, Row
 from sweep.imbalance import Unbalanced, unbalanced
 from sweep.machine import Machine
-from sweep.point import Context, Kinds, Layout, Model
+from sweep.point import Kinds, Layout, Model
 from sweep.space import Space, machine_arrays
 
 
@@ -106,16 +107,6 @@ class Tables:
     excess_of_layout: Any
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
-class Index:
-    """Table indices of rows."""
-
-    model: Any
-    machine: Any
-    layout: Any
-
-
 def excess_of(space: Space) -> Unbalanced:
     """How far the slowest GPU of layouts without expert balancing exceeds the mean, per model and layout."""
     m, x = space.model, space.layout
@@ -168,6 +159,7 @@ def _sums(step: LoadStep) -> LoadStep:
 
 TABLES = ("model", "machine", "layout", "accuracy", "excess")  # what decides a row; then batch and context
 Leaf = tuple[str, str]  # table, and the column's path in it
+AtRow = tuple[dict[str, Any], list[Any]]  # what is looked up, by tables: [terms, rows]; what is made of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +258,10 @@ class Stages:
                 v for v in {*self.of_rows, *program.borders(top)} if self._tables(v) != "MKL" or program.made_by[v] < 0
             )
         )
-        self.places = tuple(self._tables(v) for v in self.of_tables)
+        self.places: dict[str, list[int]] = {}  # what fewer than three tables decide, by which tables decide it
+        for variable in self.of_tables:
+            self.places.setdefault(self._tables(variable), []).append(variable)
+        self.made = tuple(v for v in self.of_rows if v not in self.of_tables)
         self.of_group_rows = []
         for group in factored.groups:
             found = [t for _, terms in group.sums for t in terms]
@@ -274,9 +269,7 @@ class Stages:
                 tuple(sorted(v for v in self.program.borders(self._steps(found, "RB")) if self.level(v) == "R"))
             )
         self.of_points = {
-            n: a
-            for n, a in self.of_points.items()
-            if not isinstance(a, levels.Constant) and self.level(a) not in ("R", "RB", "RC")
+            n: a for n, a in self.of_points.items() if isinstance(a, int) and self.level(a) not in ("R", "RB", "RC")
         } | {n: self.of_output[n] for n in ("fits", "in_time") if n in self.of_output}
         self.rows = self.jit(self._rows)
         self.group_loads = [self.jit(functools.partial(self._group, i)) for i in range(len(factored.groups))]
@@ -307,19 +300,24 @@ class Stages:
 
         return self.program.needed(wanted, given, stop if level != "R" else lambda mask: False)
 
-    def _rows(self, tables: Sequence[Any], index: Index) -> list[Any]:
-        """What configurations alone decide: each [rows]; what fewer tables decide is looked up."""
-        at = {"M": index.model, "K": index.machine, "L": index.layout}
-        found = [
-            table[tuple(at[letter] for letter in place)] if place else jnp.broadcast_to(table, index.model.shape)
-            for place, table in zip(self.places, tables, strict=True)
-        ]
+    def _looked_up(self, tables: dict[str, Any]) -> dict[int, Any]:
+        def own(variable: int, value: Any) -> Any:  # tables hold numbers, conditions among them
+            return value != 0 if self.program.dtypes[variable] == np.bool_ else value
 
-        def one(values: Sequence[Any]) -> list[Any]:
-            environment = dict(zip(self.of_tables, values, strict=True))
-            return self.program.run(self.row_steps, environment, self.of_rows)
+        return {v: own(v, tables[place][i]) for place, found in self.places.items() for i, v in enumerate(found)}
 
-        return jax.vmap(one)(found) if found else []
+    def _rows(self, tables: dict[str, Any]) -> list[Any]:
+        """What it takes all three tables to decide: each [rows]."""
+
+        def one(values: dict[int, Any]) -> list[Any]:
+            return self.program.run(self.row_steps, dict(values), self.made)
+
+        return jax.vmap(one)(self._looked_up(tables)) if self.made else []
+
+    def unpacked(self, at_row: AtRow) -> list[Any]:
+        """All that configurations decide, each [rows], in the order of `of_rows`."""
+        found = self._looked_up(at_row[0]) | dict(zip(self.made, at_row[1], strict=True))
+        return [found[v] for v in self.of_rows]
 
     def _group(self, number: int, at_row: Sequence[Any], batch: Any) -> list[Any]:
         """Sums of a group's terms for all batches: each [batch, combinations]."""
@@ -338,16 +336,12 @@ class Stages:
         over_rows = jax.vmap(one, in_axes=(0, None))
         return jax.vmap(over_rows, in_axes=(None, 0))(list(at_row), batch)
 
-    def _loads(self, at_row: Sequence[Any], tables: Any, labels: Any, index: Index, batch: Any) -> list[Any]:
-        """What configurations and batches decide: each [batch, rows]; sums of groups are looked up."""
+    def _loads(self, at_row: AtRow, tables: Sequence[Any], batch: Any) -> list[Any]:
+        """What configurations and batches decide: each [batch, rows]; sums of groups come as [sums, batch, rows]."""
         looked_up: dict[int, list[Any]] = {}
-        for group, sums, (of_model, of_machine, of_layout, sizes) in zip(
-            self.factored.groups, tables, labels, strict=True
-        ):
-            key = (of_model[index.model] * sizes[0] + of_machine[index.machine]) * sizes[1] + of_layout[index.layout]
-            for (variable, _), table in zip(group.sums, sums, strict=True):
-                found = table.at[:, key].get(mode="promise_in_bounds")
-                looked_up.setdefault(variable, []).append(found)
+        for group, sums in zip(self.factored.groups, tables, strict=True):
+            for i, (variable, _) in enumerate(group.sums):
+                looked_up.setdefault(variable, []).append(sums[i])
         rest = dict(self.factored.rest)
 
         def one(values: Sequence[Any], found: dict[int, list[Any]], b: Any) -> list[Any]:
@@ -363,9 +357,9 @@ class Stages:
             return [environment[v] for v in self.of_loads]
 
         over_rows = jax.vmap(one, in_axes=(0, 0, None))
-        return jax.vmap(over_rows, in_axes=(None, 0, 0))(list(at_row), looked_up, batch)
+        return jax.vmap(over_rows, in_axes=(None, 0, 0))(self.unpacked(at_row), looked_up, batch)
 
-    def _contexts(self, at_row: Sequence[Any], context: Sequence[Any]) -> list[Any]:
+    def _contexts(self, at_row: AtRow, context: Sequence[Any]) -> list[Any]:
         """What configurations and contexts decide: each [context, rows]."""
         steps = self._steps(self.of_contexts, "RC")
 
@@ -374,10 +368,10 @@ class Stages:
             return self.program.run(steps, environment, self.of_contexts)
 
         over_rows = jax.vmap(one, in_axes=(0, None))
-        return jax.vmap(over_rows, in_axes=(None, 0))(list(at_row), list(context))
+        return jax.vmap(over_rows, in_axes=(None, 0))(self.unpacked(at_row), list(context))
 
     def _points(
-        self, at_row: Sequence[Any], at_load: Sequence[Any], at_context: Sequence[Any], batch: Any, context: Any
+        self, at_row: AtRow, at_load: Sequence[Any], at_context: Sequence[Any], batch: Any, context: Any
     ) -> dict[str, Any]:
         """Columns of points: [batch, context, rows]."""
         wanted = self.of_points
@@ -391,7 +385,7 @@ class Stages:
         over_rows = jax.vmap(one, in_axes=(0, 0, 0, None, None))
         over_contexts = jax.vmap(over_rows, in_axes=(None, None, 0, None, 0))
         over_batches = jax.vmap(over_contexts, in_axes=(None, 0, None, 0, None))
-        made = over_batches(list(at_row), list(at_load), list(at_context), batch, list(context))
+        made = over_batches(self.unpacked(at_row), list(at_load), list(at_context), batch, list(context))
         return dict(zip(wanted, made, strict=True))
 
 
@@ -402,35 +396,82 @@ def _added(values: Sequence[Any]) -> Any:
     return values[0]
 
 
-def _filter(
-    stages: Stages, objectives: tuple[str, str], signs: tuple[float, float], at: Sequence[Any], bar: dict[str, Any]
-) -> dict[str, Any]:
-    """Two objectives of every point, which points may be on the frontier, and counts by reason.
+def look_up(table: Any, key: np.ndarray) -> Any:
+    """Columns of a table by row: table [entries, width], key [n], result [width, n].
 
-    A point is dropped if it lies strictly under the frontier so far: table[e, group, level] is the best first objective
-    of a frontier point of its group with at least the row's level of accuracy and at least edges[e, group] of the
-    second.
-    `group` is [context, row], `level` [row].
+    Whole rows of a table lie together in memory: NumPy copies them several times faster than a compiled gather runs,
+    and a gather inside a compiled loop keeps the rest of the loop from being vectorized. On other devices than the
+    host the table lies there and so does its gather.
     """
-    out = stages._points(*at)
+    if isinstance(table, np.ndarray):
+        return np.ascontiguousarray(table.take(key, axis=0).T)
+    return _device_look_up(table, jnp.asarray(key))
+
+
+@jax.jit
+def _device_look_up(table: Any, key: Any) -> Any:
+    return table[key].T
+
+
+def under(a: Any, b: Any, edges: Any, table: Any) -> Any:
+    """Which points lie strictly under the frontier so far.
+
+    table[e] is the best first objective of a frontier point of the same group with at least the point's level and at
+    least edges[e] of the second.
+
+    Args:
+        a, b: the objectives of points, [batch, context, rows].
+        edges, table: [edges, context, rows / k]: one for k rows in a row.
+    """
+    shape = (*a.shape[:2], edges.shape[2], -1)
+    x, y = a.reshape(shape), b.reshape(shape)
+    beaten = jnp.zeros(x.shape, dtype=bool)
+    for e in range(edges.shape[0]):
+        beaten |= (edges[e][None, :, :, None] >= y) & (table[e][None, :, :, None] > x)
+    return beaten.reshape(a.shape)
+
+
+def _tally(asked: Any, fits: Any, in_time: Any, good: Any) -> dict[str, Any]:
+    """Counts of points, three of them in one pass: ten bits each while batches are summed."""
+    total = dict.fromkeys(("asked", "capacity", "ttft_cut", "feasible"), jnp.int32(0))
+    for start in range(0, asked.shape[0], 1023):
+        some = slice(start, start + 1023)
+        one, lost, kept = (x[some].astype(jnp.int32) for x in (asked, asked & ~fits, good))
+        packed = jnp.sum(one + (lost << 10) + (kept << 20), axis=0)
+        n = packed & 1023
+        total["asked"] += jnp.sum(n)
+        total["capacity"] += jnp.sum((packed >> 10) & 1023)
+        total["feasible"] += jnp.sum(packed >> 20)
+        total["ttft_cut"] += jnp.sum(jnp.where(in_time[0], 0, n))  # no batch decides whether a prompt is in time
+    return total
+
+
+def _filter(
+    stages: Stages,
+    objectives: tuple[str, str],
+    signs: tuple[float, float],
+    at: Sequence[Any],
+    keep: Any,
+    edges: Any,
+    table: Any,
+) -> dict[str, Any]:
+    """Two objectives of every point, which points may be on the frontier, and counts by reason; see `under`."""
+    at_row, at_load, at_context, batch, context = at
+    if len(context[0]) == 1:  # nothing is shared by contexts: no level is worth storing
+        at_load = stages._loads(at_row, at_load, batch)
+        at_context = stages._contexts(at_row, context)
+    out = stages._points(at_row, at_load, at_context, batch, context)
     fits, in_time = out["fits"] > 0, out["in_time"] > 0
-    asked = bar["keep"] & jnp.ones_like(fits)
+    asked = keep & jnp.ones_like(fits)
     good = fits & in_time & asked
     a, b = (jnp.where(good, out[name] * sign, -jnp.inf) for name, sign in zip(objectives, signs, strict=True))
-    beaten = ~good
-    table, edges, group, level = bar["table"], bar["edges"], bar["group"], bar["level"]
-    for e in range(edges.shape[0]):
-        beaten |= (edges[e][group] >= b) & (table[e][group, level] > a)
-    count = functools.partial(jnp.sum, dtype=jnp.int32)
-    return {
-        "a": a,
-        "b": b,
-        "alive": ~beaten,
-        "asked": count(asked),
-        "capacity": count(asked & ~fits),
-        "ttft_cut": count(asked & ~in_time),
-        "feasible": count(good),
-    }
+    return {"a": a, "b": b, "alive": good & ~under(a, b, edges, table), **_tally(asked, fits, in_time, good)}
+
+
+@jax.jit
+def sift(a: Any, b: Any, good: Any, edges: Any, table: Any) -> Any:
+    """Which of some evaluated points may be on the frontier; see `under`."""
+    return good & ~under(a, b, edges, table)
 
 
 @functools.cache
@@ -453,12 +494,13 @@ GROUP_ROWS = 1 << 14  # combinations evaluated at a time
 
 @dataclass(frozen=True)
 class Shared:
-    """Groups of terms, evaluated for all combinations in a range of models, and where rows find theirs."""
+    """What rows share, evaluated for a range of models; rows find theirs by `look_up`."""
 
     models: tuple[int, int]
-    rows: list[jax.Array]  # terms that fewer than three tables decide: [models, machines, layouts] or fewer of them
-    tables: list[list[jax.Array]]  # per group and sum: [batch, combinations]
-    labels: list[tuple[Any, Any, Any, Any]]  # per group: of each model, machine, layout; machines' and layouts' counts
+    rows: dict[str, Any]  # terms that fewer than three tables decide, by which of them: [combinations, terms]
+    sums: list[Any]  # of each group: [combinations, sums x batch]
+    labels: list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # of each group: model's, machine's and layout's own number
+    sizes: list[tuple[int, int]]  # of each group: machines' and layouts' combinations
 
 
 class Labels:
@@ -503,6 +545,7 @@ class Engine:
     def __init__(self, space: Space, study: Study, *, float64: bool = False):
         tune_allocator()
         self.space = space
+        self.on_host = jax.default_backend() == "cpu"
         self.dtype = np.float64 if float64 else np.float32
         spread = excess_of(space)
 
@@ -619,10 +662,11 @@ class Engine:
         itemsize = np.dtype(self.dtype).itemsize
         sums = sum(self.count(g.depends) * len(g.sums) * len(self.batch) for g in stages.factored.groups)
         sizes = {"M": n, "K": len(self.space.machines), "L": self.space.n_layouts}
-        total = (sums + sum(math.prod(sizes[letter] for letter in place) for place in stages.places)) * itemsize
+        tables = sum(math.prod(sizes[x] for x in place) * len(found) for place, found in stages.places.items())
+        total = (sums + tables) * itemsize
         turns = int(min(max(-(-total // SHARED_BYTES), 1), n))
         edges = np.linspace(0, n, turns + 1).astype(int)
-        return [(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        return [(int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
     def shared(self, stages: Stages, models: tuple[int, int]) -> Shared:
         """Evaluate what rows share, for a range of models; the last range is remembered."""
@@ -632,69 +676,93 @@ class Engine:
         self._shared.pop(stages, None)
         part = slice(*models)
         everything = (np.arange(*models), np.arange(len(self.space.machines)), np.arange(self.space.n_layouts))
-        rows = []
-        for place, value in zip(
-            stages.places, self._on_host(stages.program, stages.of_tables, everything), strict=True
-        ):
-            value = np.broadcast_to(
-                value, [len(c) if x in place else 1 for x, c in zip("MKL", everything, strict=True)]
-            )
-            rows.append(
-                jnp.asarray(value.reshape([len(c) for x, c in zip("MKL", everything, strict=True) if x in place]))
-            )
-        tables, labels = [], []
+        rows = {}
+        for place, variables in stages.places.items():
+            shape = [len(c) if x in place else 1 for x, c in zip("MKL", everything, strict=True)]
+            table = np.empty((math.prod(shape), len(variables)), dtype=self.dtype)
+            for i, value in enumerate(self._on_host(stages.program, variables, everything)):
+                table[:, i] = np.broadcast_to(value, shape).reshape(-1)
+            rows[place] = self._kept(table)
+        sums, labels, sizes = [], [], []
         for number, group in enumerate(stages.factored.groups):
             (of_model, m), (of_machine, k), (of_layout, x) = self._combinations(group.depends, part)
-            tables.append(self._group_tables(stages, number, (models[0] + m, k, x)))
-            sizes = jnp.asarray([len(k), len(x)], dtype=jnp.int32)
-            labels.append((*(jnp.asarray(a, dtype=jnp.int32) for a in (of_model, of_machine, of_layout)), sizes))
-        self._shared[stages] = Shared(models, rows, tables, labels)
+            sums.append(self._kept(self._group_table(stages, number, (models[0] + m, k, x))))
+            labels.append((of_model, of_machine, of_layout))
+            sizes.append((len(k), len(x)))
+        self._shared[stages] = Shared(models, rows, sums, labels, sizes)
         return self._shared[stages]
 
-    def _group_tables(
+    def _kept(self, table: np.ndarray) -> Any:
+        """A table where it is looked up."""
+        return table if self.on_host else jnp.asarray(table)
+
+    def _group_table(
         self, stages: Stages, number: int, chosen: tuple[np.ndarray, np.ndarray, np.ndarray]
-    ) -> list[jax.Array]:
-        """Sums of a group for all combinations of some models, machines and layouts: [batch, combinations]."""
+    ) -> np.ndarray:
+        """Sums of a group for all combinations of some models, machines and layouts: [combinations, sums x batch]."""
         models, machines, layouts = chosen
         per_model = len(machines) * len(layouts)
         block = min(max(GROUP_ROWS // per_model, 1), len(models))
-        made: list[list[jax.Array]] = []
+        n_sums = len(stages.factored.groups[number].sums)
+        table = np.empty((len(models) * per_model, n_sums * len(self.batch)), dtype=self.dtype)
+        shape = (block, len(machines), len(layouts))
+        pending: list[tuple[int, list[Any]]] = []
+
+        def finish() -> None:
+            start, sums = pending.pop(0)
+            for i, value in enumerate(sums):
+                part = table[start : start + block * per_model, i * len(self.batch) : (i + 1) * len(self.batch)]
+                part[:] = np.asarray(value).T[: len(part)]
+
         for start in range(0, len(models), block):
             some = models[np.minimum(np.arange(start, start + block), len(models) - 1)]  # of one size: compiled once
-            shape = (block, len(machines), len(layouts))
             values = self._on_host(stages.program, stages.of_group_rows[number], (some, machines, layouts))
-            flat = [jnp.asarray(np.broadcast_to(v, shape).reshape(-1)) for v in values]
-            made.append(stages.group_loads[number](flat, self.batch))
-        return [jnp.concatenate(sums, axis=1) if len(sums) > 1 else sums[0] for sums in zip(*made, strict=True)]
+            flat = [np.broadcast_to(v, shape).reshape(-1) for v in values]
+            pending.append((start * per_model, stages.group_loads[number](flat, self.batch)))
+            if len(pending) > 1:
+                finish()
+        while pending:
+            finish()
+        return table
 
     # rows
 
-    def _index(self, i_model: np.ndarray, i_machine: np.ndarray, i_layout: np.ndarray) -> Index:
-        return Index(
-            model=jnp.asarray(i_model, dtype=jnp.int32),
-            machine=jnp.asarray(i_machine, dtype=jnp.int32),
-            layout=jnp.asarray(i_layout, dtype=jnp.int32),
-        )
-
-    def rows(self, rows: np.ndarray, kinds: Kinds, columns: Sequence[str]) -> dict[str, jax.Array]:
+    def rows(self, rows: np.ndarray, kinds: Kinds, columns: Sequence[str]) -> dict[str, np.ndarray]:
         """Columns that configurations alone decide: [rows]."""
         stages = self.stages(kinds, columns, prefill=False)
-        shared, index = self._share(stages, rows)
-        at_row = dict(zip(stages.of_rows, stages.rows(shared.rows, index), strict=True))
-        return {name: at_row[atom] for name, atom in stages.of_output.items()}
+        _, _, at_row = self._at_row(stages, rows)
+        found = dict(zip(stages.of_rows, stages.unpacked(at_row), strict=True))
+        return {name: np.asarray(found[atom]) for name, atom in stages.of_output.items()}
 
-    def _share(self, stages: Stages, rows: np.ndarray) -> tuple[Shared, Index]:
+    def _at_row(self, stages: Stages, rows: np.ndarray) -> tuple[Shared, tuple[np.ndarray, ...], AtRow]:
         shared = self.shared(stages, self._turn(stages, rows))
         i_model, i_machine, i_layout = self.space.indices(rows)
-        return shared, self._index(i_model - shared.models[0], i_machine, i_layout)
+        index = (i_model - shared.models[0], i_machine, i_layout)
+        sizes = (shared.models[1] - shared.models[0], len(self.space.machines), self.space.n_layouts)
+        found = {}
+        for place, table in shared.rows.items():
+            key = np.zeros(len(rows), dtype=np.int32)
+            for letter, i, size in zip("MKL", index, sizes, strict=True):
+                if letter in place:
+                    key = key * size + i
+            found[place] = look_up(table, key)
+        return shared, index, (found, stages.rows(found))
 
-    def _levels(self, stages: Stages, rows: np.ndarray) -> tuple[Any, Any, Any, Any, Any]:
-        """What a block of points is made from: terms of rows, loads and contexts; batches and contexts."""
-        shared, index = self._share(stages, rows)
-        at_row = stages.rows(shared.rows, index)
-        at_load = stages.loads(at_row, shared.tables, shared.labels, index, self.batch)
-        at_context = stages.contexts(at_row, self._context)
-        return at_row, at_load, at_context, self.batch, self._context
+    def _levels(self, stages: Stages, rows: np.ndarray, *, fused: bool = False) -> tuple[Any, Any, Any, Any, Any]:
+        """What a block of points is made from: terms of rows, loads and contexts; batches and contexts.
+
+        fused: sums of groups instead of loads, nothing of contexts, for a call that makes its own.
+        """
+        shared, index, at_row = self._at_row(stages, rows)
+        sums = []
+        for table, labels, (machines, layouts) in zip(shared.sums, shared.labels, shared.sizes, strict=True):
+            of_model, of_machine, of_layout = (label[i] for label, i in zip(labels, index, strict=True))
+            found = look_up(table, (of_model * machines + of_machine) * layouts + of_layout)
+            sums.append(found.reshape(-1, len(self.batch), len(rows)))
+        if fused:
+            return at_row, sums, [], self.batch, self._context
+        at_load = stages.loads(at_row, sums, self.batch)
+        return at_row, at_load, stages.contexts(at_row, self._context), self.batch, self._context
 
     def _turn(self, stages: Stages, rows: np.ndarray) -> tuple[int, int]:
         per_model = len(self.space.machines) * self.space.n_layouts
@@ -715,15 +783,14 @@ class Engine:
         names = tuple(n for n in columns if n in (*ROW_COLUMNS, *CONTEXT_COLUMNS, *POINT_COLUMNS))
         stages = self.stages(kinds, (*names, "fits", "in_time"), prefill=prefill)
         at = self._levels(stages, rows)
-        at_row, at_load, at_context = (
-            dict(zip(numbers, values, strict=True))
-            for numbers, values in zip((stages.of_rows, stages.of_loads, stages.of_contexts), at[:3], strict=True)
-        )
+        at_row = dict(zip(stages.of_rows, stages.unpacked(at[0]), strict=True))
+        at_load = dict(zip(stages.of_loads, at[1], strict=True))
+        at_context = dict(zip(stages.of_contexts, at[2], strict=True))
         points = stages.points(*at)
 
         def lower(atom: levels.Atom, axes: int) -> Any:
             """An output that is no point's: [R], [C, R] or [B, 1, R]."""
-            if isinstance(atom, levels.Constant):
+            if not isinstance(atom, int):
                 return np.full((1,) * axes, atom.value)
             for level in (at_row, at_context, at_load):
                 if atom in level:
@@ -749,25 +816,14 @@ class Engine:
         *,
         objectives: tuple[str, str],
         signs: tuple[float, float],
-        keep: np.ndarray | None,
-        bar: Any,
-        edges: Any,
-        group: np.ndarray,
-        level: np.ndarray,
+        keep: np.ndarray,
+        edges: np.ndarray,
+        table: np.ndarray,
     ) -> dict[str, Any]:
-        """Two objectives of each point and which points may be on the frontier; see `_filter`."""
+        """Two objectives of each point and which points may be on the frontier; see `under`."""
         stages = self.filter_stages(kinds, objectives)
-        asked = jnp.ones((1, 1, 1), dtype=bool) if keep is None else jnp.asarray(keep)
-        result: dict[str, Any] = _filter_call(stages, objectives, signs)(
-            self._levels(stages, rows),
-            {
-                "keep": asked,
-                "table": bar,
-                "edges": edges,
-                "group": jnp.asarray(group, dtype=jnp.int32),
-                "level": jnp.asarray(level, dtype=jnp.int32),
-            },
-        )
+        at = self._levels(stages, rows, fused=self.space.n_contexts == 1)
+        result: dict[str, Any] = _filter_call(stages, objectives, signs)(at, keep, edges, table)
         return result
 
     def filter_stages(self, kinds: Kinds, objectives: tuple[str, str]) -> Stages:

@@ -53,6 +53,7 @@ class Program:
     outputs: tuple[Atom, ...]
     depends: tuple[int, ...]  # by variable; inputs are variables 0 .. n_inputs - 1
     made_by: tuple[int, ...]  # step that makes a variable, -1 for inputs
+    dtypes: tuple[Any, ...]  # by variable
 
     def of(self, atom: Atom) -> int:
         """Inputs that a variable depends on."""
@@ -165,6 +166,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Program, Any]:
     steps: list[Step] = []
     depends = [1 << i for i in range(len(leaves))]
     made_by = [-1] * len(leaves)
+    dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
     known: dict[Any, tuple[int, ...]] = {}
 
     def key_of(primitive: Any, params: Mapping[str, Any], inputs: tuple[Atom, ...]) -> Any:
@@ -200,6 +202,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Program, Any]:
                         mask |= depends[atom] if isinstance(atom, int) else 0
                     depends.extend([mask] * len(numbers))
                     made_by.extend([len(steps)] * len(numbers))
+                    dtypes.extend(v.aval.dtype for v in equation.outvars)
                     steps.append(Step(equation.primitive, equation.params, given, numbers))
                     known[key] = numbers
                 made = known[key]
@@ -214,6 +217,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Program, Any]:
             outputs=tuple(outputs),
             depends=tuple(depends),
             made_by=tuple(made_by),
+            dtypes=tuple(dtypes),
         ),
         result[0],
     )

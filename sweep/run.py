@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -30,7 +29,7 @@ from sweep.columns import BY_NAME, COLUMNS, NUMBERS, SCHEMA_VERSION
 from sweep.config import Study
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
-from sweep.evaluate import Engine
+from sweep.evaluate import Engine, sift
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
 from sweep.space import REASON_BIT, Space, build, filters, kinds, row_reasons
@@ -42,6 +41,7 @@ BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, 
 DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
 PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
 PLAIN_GRID = 1 << 16  # points that NumPy evaluates before a compiler is ready
+ROWS_PER_BAR = 32  # rows that are compared with one bar on the device
 REFRESH_BLOCKS = 16  # the bar is renewed after so many blocks at the latest
 SAVE_EVERY_S = 5.0
 ACCURACY_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
@@ -262,16 +262,21 @@ class Bar:
     fine_edges: np.ndarray
     fine_table: np.ndarray
 
-    @functools.cached_property
-    def by_edge(self) -> jax.Array:
-        """The table on the device, edges first, and one more level that nothing reaches."""
-        table = np.pad(np.moveaxis(self.table, 2, 0), ((0, 0), (0, 0), (0, 1)), constant_values=-np.inf)
-        return jnp.asarray(table)
+    def of(self, group: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Edges and table of some rows: group [context, rows], level [rows] (one beyond the last: under no bar)."""
+        padded = np.pad(self.table, ((0, 0), (0, 1), (0, 0)), constant_values=-np.inf)
+        edges, table = self.edges.astype(np.float32)[group], padded[group, level]
+        return (np.ascontiguousarray(np.moveaxis(x, 2, 0)) for x in (edges, table))  # type: ignore[return-value]
 
-    @functools.cached_property
-    def edge_first(self) -> jax.Array:
-        """The edges likewise."""
-        return jnp.asarray(self.edges.T, dtype=jnp.float32)
+
+@dataclass(kw_only=True)
+class Block:
+    """Rows on the device: each slot's row, row group and level, and what comes back."""
+
+    rows: np.ndarray
+    group: np.ndarray
+    level: np.ndarray
+    out: dict[str, Any] = field(default_factory=dict)
 
 
 # --- the run -----------------------------------------------------------------------------------------------------
@@ -297,6 +302,12 @@ class Run:
         self.block_rows = int(min(max(block, 16), max(plan.space.n_rows, 1)))
         self.part_rows = max(plan.study.store.part_rows // plan.space.per_row, 1)
         self.block_rows = min(self.block_rows, self.part_rows)  # a part is a whole number of blocks
+        self.rows_per_block, self.rows_per_bar = self.block_rows, 1
+        spare = self.groups.n_row * ROWS_PER_BAR  # slots that may stay empty between groups
+        if plan.rows == "frontier" and 4 * spare <= self.block_rows:
+            self.rows_per_bar = ROWS_PER_BAR
+            self.block_rows -= self.block_rows % ROWS_PER_BAR
+            self.rows_per_block = self.block_rows - spare
         self.part_rows = -(-self.part_rows // self.block_rows) * self.block_rows
         self.started = time.perf_counter()
         self.before_s = 0.0  # seconds that earlier, interrupted runs took
@@ -318,6 +329,7 @@ class Run:
         self.level_values = self._levels() if self.fast else np.zeros(1)
         self._bar: Bar | None = None
         self.done_blocks, self.refresh_at = 0, 1
+        self.signs = (float(inner[0].sign), float(inner[1].sign)) if self.fast else (1.0, 1.0)
         self.objective_names = (inner[0].column, inner[1].column) if self.fast else ("tok_s_gpu", "tok_s_user")
         self.saved_at = time.perf_counter()
 
@@ -372,55 +384,74 @@ class Run:
         at_row = self.engine.rows(rows, self.kinds, (self.level.column,))
         return np.asarray(at_row[self.level.column], dtype=np.float64) * self.level.sign
 
-    def _dispatch(self, rows: np.ndarray) -> tuple[Any, ...]:
-        """Start a block on the device: padded to the block's size so that nothing is compiled twice."""
-        n = len(rows)
-        padded = self._padded(rows)
-        keep = np.zeros((1, 1, self.block_rows), dtype=bool)
-        keep[..., :n] = True
-        asked = self.filters.points(padded)
-        if asked is not None:
-            keep = np.moveaxis(asked, 0, 2) & keep
-        now = self._bar or self._refresh_bar()
-        level = self._row_level(padded)
+    def _bar_of(self, group: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Edges and table for rows of some row groups and levels."""
+        everywhere = group[None, :] * self.groups.n_context + self.groups.context[:, None]
+        return (self._bar or self._refresh_bar()).of(everywhere, level)
+
+    def _dispatch(self, rows: np.ndarray) -> Block:
+        """Start a block on the device.
+
+        Rows are put in order of group and level, and each group starts a new run of `self.rows_per_bar` slots, so that
+        the rows of a run share a bar: that of the highest level among them. Empty slots hold any row and count nothing.
+        """
+        level, group, k = self._row_level(rows), self.groups.rows(rows), self.rows_per_bar
         at_level = np.searchsorted(self.level_values, level, side="left")  # beyond the last: under no bar
-        row_group = self.groups.rows(padded)
-        group = row_group[None, :] * self.groups.n_context + self.groups.context[:, None]
-        signs = (float(self.pair[0].sign), float(self.pair[1].sign))
-        out = self.engine.filtered(
-            padded,
+        order = np.argsort(group * (len(self.level_values) + 1) + at_level, kind="stable")
+        sizes = np.bincount(group, minlength=self.groups.n_row)
+        starts = np.cumsum(-(-sizes // k) * k) - (-(-sizes // k) * k)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        slots = np.repeat(starts, sizes) + within
+
+        def placed(values: np.ndarray, empty: Any) -> np.ndarray:
+            out = np.full(self.block_rows, empty, dtype=values.dtype)
+            out[slots] = values[order]
+            return out
+
+        taken = placed(np.ones(len(rows), dtype=bool), False)
+        block = Block(rows=placed(rows, rows[0]), group=placed(group, 0), level=placed(level, 0.0))
+        keep = taken[None, None, :]
+        asked = self.filters.points(block.rows)
+        if asked is not None:
+            keep = np.ascontiguousarray(np.moveaxis(asked, 0, 2)) & keep
+        runs = (self.block_rows // k, k)
+        bar_level = placed(at_level, 0).reshape(runs).max(axis=1)
+        edges, table = self._bar_of(block.group.reshape(runs).max(axis=1), bar_level)
+        block.out = self.engine.filtered(
+            block.rows,
             self.kinds,
             objectives=self.objective_names,
-            signs=signs,
+            signs=self.signs,
             keep=keep,
-            bar=now.by_edge,
-            edges=now.edge_first,
-            group=group,
-            level=at_level,
+            edges=edges,
+            table=table,
         )
-        return rows, padded, level, row_group, out
+        return block
 
-    def _consume(self, block: tuple[Any, ...]) -> tuple[Counts, np.ndarray, np.ndarray]:
+    def _consume(self, block: Block) -> Counts:
         """Take a block off the device: counts, and its survivors into the frontier."""
-        _rows, padded, level, row_group, out = block
-        a, b = np.asarray(out["a"]), np.asarray(out["b"])
-        alive = np.asarray(out["alive"])
+        out = block.out
         counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
         counts.reasons["capacity"] = int(out["capacity"])
         counts.reasons["ttft_cut"] = int(out["ttft_cut"])
+        self._offer(np.asarray(out["alive"]), np.asarray(out["a"]), np.asarray(out["b"]), block)
+        return counts
+
+    def _offer(self, alive: np.ndarray, a: np.ndarray, b: np.ndarray, block: Block) -> None:
+        """Points that may be on the frontier, through a finer bar into it: all [batch, context, rows]."""
         at = np.flatnonzero(alive)
-        if len(at):
-            i_batch, c, r = np.unravel_index(at, a.shape)
-            x, y = a.reshape(-1)[at], b.reshape(-1)[at]
-            group = row_group[r] * self.groups.n_context + self.groups.context[c]
-            values = np.column_stack([level[r], x.astype(np.float64), y.astype(np.float64)])
+        if not len(at):
+            return
+        i_batch, c, r = np.unravel_index(at, a.shape)
+        x, y = a.reshape(-1)[at], b.reshape(-1)[at]
+        group = block.group[r] * self.groups.n_context + self.groups.context[c]
+        values = np.column_stack([block.level[r], x.astype(np.float64), y.astype(np.float64)])
+        if self.front.candidates:
             assert self._bar is not None
-            if self.front.candidates:
-                beaten = under_staircase(values, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
-                values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
-            ids = (padded[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
-            self.front.add(values, group, ids)
-        return counts, a, b
+            beaten = under_staircase(values, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
+            values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
+        ids = (block.rows[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
+        self.front.add(values, group, ids)
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
         """Rows of a block filled up to the block's size, so that every block has one shape and compiles once."""
@@ -473,8 +504,8 @@ class Run:
 
     def _blocks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
         """Rows in blocks of one size, the last one smaller."""
-        for start in range(0, len(rows), self.block_rows):
-            yield rows[start : start + self.block_rows]
+        for start in range(0, len(rows), self.rows_per_block):
+            yield rows[start : start + self.rows_per_block]
 
     # frontier only
 
@@ -499,7 +530,7 @@ class Run:
 
     def _evaluate_chunk(self, at: int, rows: np.ndarray, start_block: int) -> None:
         """Blocks of a chunk's rows, two of them ahead on the device; the bar is renewed the more rarely the later."""
-        pending: deque[tuple[tuple[Any, ...], int]] = deque()
+        pending: deque[tuple[Block, int]] = deque()
         done_blocks = 0
         for block in self._blocks(rows):
             done_blocks += 1
@@ -531,10 +562,9 @@ class Run:
     def _chunk_rows(self, at: int) -> int:
         return self._chunk_sizes[at]
 
-    def _finish(self, pending: deque[tuple[tuple[Any, ...], int]]) -> None:
+    def _finish(self, pending: deque[tuple[Block, int]]) -> None:
         block, n = pending.popleft()
-        counts, _, _ = self._consume(block)
-        self.counts.add(counts)
+        self.counts.add(self._consume(block))
         self.done_points += n * self.space.per_row
         self.done_blocks += 1
         if self.done_blocks >= self.refresh_at:
@@ -653,20 +683,34 @@ class Run:
         r, i_batch, i_context = (i.ravel() for i in np.indices(shape))
         return {name: v.reshape(shape) for name, v in self.point_columns(rows[r], i_batch, i_context).items()}
 
-    def _stored_block(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], Counts]:
-        """Columns of a block, its objectives from the frontier's own kernel, and the frontier updated."""
+    def _stored_block(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Columns of a block, and the frontier updated."""
         columns = self.full_columns(rows)
-        possible = row_reasons(self.space, rows) == 0
-        counts = Counts()
-        if self.fast and possible.any():
-            counts, a, b = self._consume(self._dispatch(rows[possible]))
-            for objective, value in zip(self.pair, (a, b), strict=True):
-                own = columns[objective.column].astype(np.float32)  # a copy
-                new = np.moveaxis(value, 2, 0)[: int(possible.sum())] * objective.sign
-                own[possible] = np.where(np.isfinite(new), new, own[possible])
-                columns[objective.column] = own
+        if self.fast:
+            self._sift(rows, columns)
+        return columns
+
+    def _sift(self, rows: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        """Evaluated rows into the frontier."""
+        missing = self.block_rows - len(rows)
+
+        def whole(values: np.ndarray) -> np.ndarray:
+            return np.moveaxis(np.pad(values, ((0, missing), (0, 0), (0, 0))), 0, 2)
+
+        good = columns["feasible"]
+        asked = self.filters.points(rows)
+        if asked is not None:
+            good = good & asked
+        a, b = (whole(np.where(good, columns[o.column] * o.sign, -np.inf).astype(np.float32)) for o in self.pair)
+        padded = self._padded(rows)
+        block = Block(rows=padded, group=self.groups.rows(padded), level=self._row_level(padded))
+        at_level = np.searchsorted(self.level_values, block.level, side="left")
+        alive = sift(a, b, whole(good), *self._bar_of(block.group, at_level))
+        self._offer(np.asarray(alive), a, b, block)
+        self.done_blocks += 1
+        if self.done_blocks >= self.refresh_at:
             self._refresh_bar()
-        return columns, counts
+            self.refresh_at = self.done_blocks + min(max(self.done_blocks // 4, 1), REFRESH_BLOCKS)
 
     def _tally(self, reasons: np.ndarray) -> Counts:
         counts = Counts(asked=len(reasons), feasible=int(np.count_nonzero(reasons == 0)))
@@ -707,7 +751,7 @@ class Run:
         return {c.name: np.zeros(0) for c in COLUMNS}
 
     def _block_table(self, writer: store.Writer, rows: np.ndarray) -> tuple[Any, Counts]:
-        columns, _ = self._stored_block(rows)
+        columns = self._stored_block(rows)
         per_row = self.space.per_row
         ids = (rows[:, None] * per_row + np.arange(per_row)).ravel()
         flat = {name: np.ascontiguousarray(v).reshape(-1) for name, v in columns.items()}

@@ -693,7 +693,7 @@ class Filters:
 
     @functools.cached_property
     def _tables(self) -> list[tuple[np.ndarray, tuple[int, ...]]]:
-        """Each row filter's answers for all combinations of the tables it asks: [models, machines, layouts], or fewer."""
+        """Each row filter's answers for all combinations of the tables it asks: models, machines, layouts."""
         space = self.space
         sizes = (space.n_models, len(space.machines), space.n_layouts)
         found = []
