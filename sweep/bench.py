@@ -412,7 +412,7 @@ def parquet_rate(plan: Plan, *, axes: bool, budget_s: float, config_yaml: str = 
     with _directory() as directory:
         watch = _Watch(started=time.perf_counter(), budget_s=budget_s)
         with contextlib.suppress(_EnoughError):
-            Run(plan, directory, config_yaml=config_yaml, report=watch).stored()
+            Run(plan, directory, config_yaml=config_yaml, report=watch, compiled=True).stored()
         parts = sorted((directory / "points").glob("[!.]*.parquet"))
         rows = [pq.read_metadata(part).num_rows for part in parts]
         first = [part.stat().st_size for part in parts[:SIZED_PARTS]]  # however far the run came
@@ -456,13 +456,13 @@ def measure(
     plan = dataclasses.replace(make_plan(), rows="frontier")
     watch = _Watch(started=started)
     with _directory() as directory:
-        result = Run(plan, directory, config_yaml=config_yaml, report=watch).execute()
+        result = Run(plan, directory, config_yaml=config_yaml, report=watch, compiled=True).execute()
     cold_run_s = time.perf_counter() - started
     compile_s = compilation.seconds - before
 
     say("kernel + frontier")
     with _directory() as directory:
-        run = Run(plan, directory, config_yaml=config_yaml)
+        run = Run(plan, directory, config_yaml=config_yaml, compiled=True)
         begin = time.perf_counter()
         (run.frontier_only if run.fast else run.generic_frontier)()
         frontier_s = time.perf_counter() - begin

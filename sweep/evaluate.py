@@ -240,7 +240,6 @@ class Stages:
         self.jit = functools.partial(jax.jit, compiler_options=options) if options else jax.jit
         wide = {a for a in program.outputs if not isinstance(a, levels.Constant)}
         at_point = self._steps(wide, "RBC")
-        self.of_points = {n: a for n, a in self.of_output.items() if n in POINT_COLUMNS}
         read = {v for v in (*wide, *program.borders(at_point))}
         self.of_loads = tuple(sorted(v for v in read if self.level(v) == "RB"))
         self.of_contexts = tuple(sorted(v for v in read if self.level(v) == "RC"))
@@ -268,9 +267,12 @@ class Stages:
             self.of_group_rows.append(
                 tuple(sorted(v for v in self.program.borders(self._steps(found, "RB")) if self.level(v) == "R"))
             )
-        self.of_points = {
-            n: a for n, a in self.of_points.items() if isinstance(a, int) and self.level(a) not in ("R", "RB", "RC")
-        } | {n: self.of_output[n] for n in ("fits", "in_time") if n in self.of_output}
+        self.of_points: dict[str, levels.Atom] = {
+            n: a
+            for n, a in self.of_output.items()
+            if n in ("fits", "in_time")
+            or (n in POINT_COLUMNS and isinstance(a, int) and self.level(a) not in ("R", "RB", "RC"))
+        }
         self.rows = self.jit(self._rows)
         self.group_loads = [self.jit(functools.partial(self._group, i)) for i in range(len(factored.groups))]
         self.loads = self.jit(self._loads)
@@ -732,7 +734,7 @@ class Engine:
         stages = self.stages(kinds, columns, prefill=False)
         _, _, at_row = self._at_row(stages, rows)
         found = dict(zip(stages.of_rows, stages.unpacked(at_row), strict=True))
-        return {name: np.asarray(found[atom]) for name, atom in stages.of_output.items()}
+        return {name: np.asarray(found[a]) for name, a in stages.of_output.items() if isinstance(a, int)}
 
     def _at_row(self, stages: Stages, rows: np.ndarray) -> tuple[Shared, tuple[np.ndarray, ...], AtRow]:
         shared = self.shared(stages, self._turn(stages, rows))
@@ -790,7 +792,7 @@ class Engine:
 
         def lower(atom: levels.Atom, axes: int) -> Any:
             """An output that is no point's: [R], [C, R] or [B, 1, R]."""
-            if not isinstance(atom, int):
+            if isinstance(atom, levels.Constant):
                 return np.full((1,) * axes, atom.value)
             for level in (at_row, at_context, at_load):
                 if atom in level:

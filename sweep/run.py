@@ -14,7 +14,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
 PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
 PLAIN_GRID = 1 << 16  # points that NumPy evaluates before a compiler is ready
 ROWS_PER_BAR = 32  # rows that are compared with one bar on the device
-REFRESH_BLOCKS = 16  # the bar is renewed after so many blocks at the latest
+BLOCKS_AHEAD = 3  # evaluated before the first of them is merged
+REFRESH_BLOCKS = 32  # the bar is renewed after so many blocks at the latest
 SAVE_EVERY_S = 5.0
 ACCURACY_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
 
@@ -286,13 +287,20 @@ class Run:
     """One sweep from plan to result."""
 
     def __init__(
-        self, plan: Plan, directory: Path, *, config_yaml: str, report: Callable[[Progress], None] | None = None
+        self,
+        plan: Plan,
+        directory: Path,
+        *,
+        config_yaml: str,
+        report: Callable[[Progress], None] | None = None,
+        compiled: bool | None = None,
     ):
+        """`compiled`: whether the grid is worth compiled calls; None: if it is not small."""
         self.plan, self.space, self.directory = plan, plan.space, directory
         self.config_yaml = config_yaml
         self.report = report or (lambda progress: None)
         self.engine = Engine(plan.space, plan.study)
-        self.small = plan.space.n_points <= PLAIN_GRID
+        self.small = plan.space.n_points <= PLAIN_GRID if compiled is None else not compiled
         self.filters = filters(plan.space)
         self.groups = make_groups(plan.space, plan.by)
         self.counts = Counts()
@@ -502,9 +510,12 @@ class Run:
         for name, bit in REASON_BIT.items():
             counts.reasons[name] += int(per_row[(reasons[reasons != 0] & bit) != 0].sum())
 
-    def _blocks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """Rows in blocks of one size, the last one smaller."""
-        for start in range(0, len(rows), self.rows_per_block):
+    def _blocks(self, rows: np.ndarray, *, small_first: bool = False) -> Iterator[np.ndarray]:
+        """Rows in blocks of one size, the last one smaller, and the first where no bar keeps its points out yet."""
+        first = -(-self.rows_per_block // 8) if small_first else 0
+        if first:
+            yield rows[:first]
+        for start in range(first, len(rows), self.rows_per_block):
             yield rows[start : start + self.rows_per_block]
 
     # frontier only
@@ -514,7 +525,8 @@ class Run:
         state = self._load_state()
         start_chunk, start_block = state if state is not None else (0, 0)
         chunks = self._strides()
-        with ThreadPoolExecutor(1) as ahead:  # the next rows are chosen while these are evaluated
+        # the next rows are chosen, and what came back is merged, while these are evaluated
+        with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
             waiting = ahead.submit(self._survivors, chunks[start_chunk]()) if start_chunk < len(chunks) else None
             for at in range(start_chunk, len(chunks)):
                 assert waiting is not None
@@ -524,26 +536,21 @@ class Run:
                 if start_block == 0:
                     self.counts.add(lost)
                     self.done_points += self.space.per_row * (self._chunk_rows(at) - len(rows))
-                self._evaluate_chunk(at, np.random.default_rng(at + 1).permutation(rows), start_block)
+                self._evaluate_chunk(at, np.random.default_rng(at + 1).permutation(rows), start_block, behind)
                 start_block = 0
                 self._tell()
 
-    def _evaluate_chunk(self, at: int, rows: np.ndarray, start_block: int) -> None:
-        """Blocks of a chunk's rows, two of them ahead on the device; the bar is renewed the more rarely the later."""
-        pending: deque[tuple[Block, int]] = deque()
-        done_blocks = 0
-        for block in self._blocks(rows):
-            done_blocks += 1
-            if done_blocks <= start_block:
+    def _evaluate_chunk(self, at: int, rows: np.ndarray, start_block: int, behind: ThreadPoolExecutor) -> None:
+        """Blocks of a chunk's rows: dispatched here, merged behind; the first ones one by one, until there is a bar."""
+        pending: deque[Future[None]] = deque()
+        for number, block in enumerate(self._blocks(rows, small_first=at == 0), start=1):
+            if number <= start_block:
                 continue
-            pending.append((self._dispatch(block), len(block)))
-            if len(pending) < 3:
-                continue
-            self._finish(pending)
-            self._save_state(at, done_blocks - len(pending))
-            self._tell()
+            while len(pending) >= (BLOCKS_AHEAD if self.done_blocks >= BLOCKS_AHEAD else 1):
+                pending.popleft().result()
+            pending.append(behind.submit(self._finish, self._dispatch(block), len(block), at, number))
         while pending:
-            self._finish(pending)
+            pending.popleft().result()
 
     def _strides(self) -> list[Callable[[], np.ndarray]]:
         """Chunks of rows: within a range of models every n-th, so that any chunk is a sample of them all."""
@@ -562,14 +569,20 @@ class Run:
     def _chunk_rows(self, at: int) -> int:
         return self._chunk_sizes[at]
 
-    def _finish(self, pending: deque[tuple[Block, int]]) -> None:
-        block, n = pending.popleft()
+    def _finish(self, block: Block, rows: int, chunk: int, number: int) -> None:
+        """Merge a block, count it, and save what is known if it is time to."""
         self.counts.add(self._consume(block))
-        self.done_points += n * self.space.per_row
+        self.done_points += rows * self.space.per_row
+        self._passed()
+        self._save_state(chunk, number)
+        self._tell()
+
+    def _passed(self) -> None:
+        """Another block is done: the bar is renewed, the more rarely the later."""
         self.done_blocks += 1
         if self.done_blocks >= self.refresh_at:
             self._refresh_bar()
-            self.refresh_at = self.done_blocks + min(max(self.done_blocks // 4, 1), REFRESH_BLOCKS)
+            self.refresh_at = self.done_blocks + min(max(self.done_blocks // 2, 1), REFRESH_BLOCKS)
 
     def _state_path(self) -> Path:
         return self.directory / "state.npz"
@@ -707,10 +720,7 @@ class Run:
         at_level = np.searchsorted(self.level_values, block.level, side="left")
         alive = sift(a, b, whole(good), *self._bar_of(block.group, at_level))
         self._offer(np.asarray(alive), a, b, block)
-        self.done_blocks += 1
-        if self.done_blocks >= self.refresh_at:
-            self._refresh_bar()
-            self.refresh_at = self.done_blocks + min(max(self.done_blocks // 4, 1), REFRESH_BLOCKS)
+        self._passed()
 
     def _tally(self, reasons: np.ndarray) -> Counts:
         counts = Counts(asked=len(reasons), feasible=int(np.count_nonzero(reasons == 0)))
