@@ -40,10 +40,11 @@ CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
 DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
 PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
+WRITERS = 2  # threads that encode parts
 PLAIN_GRID = 1 << 16  # points that NumPy evaluates before a compiler is ready
 ROWS_PER_BAR = 32  # rows that are compared with one bar on the device
 BLOCKS_AHEAD = 3  # evaluated before the first of them is merged
-REFRESH_BLOCKS = 32  # the bar is renewed after so many blocks at the latest
+REFRESH_BLOCKS = 256  # the bar is renewed after so many blocks at the latest
 SAVE_EVERY_S = 5.0
 ACCURACY_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
 
@@ -649,21 +650,31 @@ class Run:
             lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), self.kinds, wanted)
         )
         shape = (len(rows), len(self.space.batch), self.space.n_contexts)
+        by_row = row_reasons(self.space, rows)
+        impossible = np.flatnonzero(by_row)
+
+        def placed(values: np.ndarray) -> np.ndarray:
+            """In order of points: one copy."""
+            out = np.empty(shape, dtype=values.dtype)
+            out[:] = values
+            return out
+
         out: dict[str, np.ndarray] = {}
         for column in COLUMNS:
             if column.level == "row":
-                out[column.name] = np.broadcast_to(at_row[column.name][:, None, None], shape)
+                out[column.name] = placed(at_row[column.name][:, None, None])
             elif column.level == "context":
-                out[column.name] = np.broadcast_to(at_context[column.name].T[:, None, :], shape)
+                out[column.name] = placed(at_context[column.name].T[:, None, :])
             elif column.level == "point":
-                out[column.name] = np.broadcast_to(np.moveaxis(points[column.name], 2, 0), shape)
-        reasons = np.broadcast_to(row_reasons(self.space, rows)[:, None, None], shape)
-        possible = reasons == 0
-        fits, in_time = (np.moveaxis(np.asarray(points[name]), 2, 0) > 0 for name in ("fits", "in_time"))
-        late = np.where(fits, 0, REASON_BIT["capacity"]) | np.where(in_time, 0, REASON_BIT["ttft_cut"])
-        reasons = np.where(possible, late, reasons)
-        for name in NUMBERS:
-            out[name] = np.where(possible, out[name], np.nan)
+                out[column.name] = placed(np.moveaxis(points[column.name], 2, 0))
+        fits, in_time = (np.moveaxis(points[name], 2, 0) > 0 for name in ("fits", "in_time"))
+        late = np.where(fits, np.int32(0), np.int32(REASON_BIT["capacity"]))
+        late = late | np.where(in_time, np.int32(0), np.int32(REASON_BIT["ttft_cut"]))
+        reasons = placed(late)
+        if len(impossible):
+            reasons[impossible] = by_row[impossible][:, None, None]
+            for name in NUMBERS:
+                out[name][impossible] = np.nan
         out["reasons"] = reasons
         out["feasible"] = reasons == 0
         longest = np.asarray(self.space.context.longest)[None, None, :]
@@ -723,9 +734,10 @@ class Run:
         self._passed()
 
     def _tally(self, reasons: np.ndarray) -> Counts:
-        counts = Counts(asked=len(reasons), feasible=int(np.count_nonzero(reasons == 0)))
+        found = np.bincount(reasons, minlength=1)
+        counts = Counts(asked=len(reasons), feasible=int(found[0]))
         for name, bit in REASON_BIT.items():
-            counts.reasons[name] = int(np.count_nonzero(reasons & bit))
+            counts.reasons[name] = int(found[np.arange(len(found)) & bit != 0].sum())
         return counts
 
     def stored(self) -> None:
@@ -733,29 +745,33 @@ class Run:
         writer = self.writer(self.plan.study.store.axes)
         points = self.directory / "points"
         points.mkdir(parents=True, exist_ok=True)
-        for i, chunk in enumerate(_chunks(self.space.n_rows, self.part_rows)):
-            path = points / f"part-{i:05d}.parquet"
-            if self._reuse(path):
-                self.done_points += len(chunk) * self.space.per_row
-                continue
-            tables = []
-            total = Counts()
-            rows = chunk[self.filters.rows(chunk)]
-            for block in self._blocks(rows):
-                table, counts = self._block_table(writer, block)
-                total.add(counts)
-                tables.append(table)
-            if tables:
-                writer.write(path, pa.concat_tables(tables), {"counts": total.as_json(), "part": i})
-            else:
-                writer.write(
-                    path,
-                    writer.table(np.zeros(0, dtype=np.int64), self._no_columns()),
-                    {"counts": total.as_json(), "part": i},
-                )
-            self.counts.add(total)
-            self.done_points += len(chunk) * self.space.per_row
-            self._tell()
+        writing: deque[tuple[Future[int], Counts, int]] = deque()
+
+        def written(most: int) -> None:
+            while len(writing) > most:
+                future, total, rows = writing.popleft()
+                future.result()
+                self.counts.add(total)
+                self.done_points += rows * self.space.per_row
+                self._tell()
+
+        with ThreadPoolExecutor(WRITERS) as pool:  # encoding takes longer than evaluating
+            for i, chunk in enumerate(_chunks(self.space.n_rows, self.part_rows)):
+                path = points / f"part-{i:05d}.parquet"
+                if self._reuse(path):
+                    self.done_points += len(chunk) * self.space.per_row
+                    continue
+                total = Counts()
+                tables = [writer.table(np.zeros(0, dtype=np.int64), self._no_columns())]
+                for block in self._blocks(chunk[self.filters.rows(chunk)]):
+                    table, counts = self._block_table(writer, block)
+                    total.add(counts)
+                    tables.append(table)
+                tables = tables[1:] or tables
+                about = {"counts": total.as_json(), "part": i}
+                writing.append((pool.submit(writer.write, path, pa.concat_tables(tables), about), total, len(chunk)))
+                written(WRITERS)
+            written(0)
 
     def _no_columns(self) -> dict[str, np.ndarray]:
         return {c.name: np.zeros(0) for c in COLUMNS}

@@ -139,9 +139,12 @@ class Writer:
                 index = pa.array(np.where(missing, 0, value).astype(np.int8), mask=missing)
                 arrays.append(pa.DictionaryArray.from_arrays(index, bounds))
             elif column.dtype == "float32":
-                arrays.append(pa.array(value.astype(np.float32), from_pandas=True))
+                number = value.astype(np.float32, copy=False)
+                arrays.append(
+                    pa.array(number, from_pandas=bool(np.isnan(number).any()))
+                )  # null only where there is none
             else:
-                arrays.append(pa.array(value.astype(column.dtype)))
+                arrays.append(pa.array(value.astype(column.dtype, copy=False)))
             names.append(column.name)
         fields = []
         for name, array in zip(names, arrays, strict=True):
@@ -176,6 +179,7 @@ class Writer:
                     compression=self.compression,
                     compression_level=1 if self.compression == "zstd" else None,
                     use_dictionary=labels,
+                    write_statistics=[name for name in table.column_names if name not in floats],
                     column_encoding=encoding,
                     row_group_size=1 << 20,
                 )
