@@ -9,6 +9,8 @@ Keys: any of conf/ (groups model hardware precision layout workload efficiency a
   grid.GROUP.KEY=[...]       an axis: a list, {pow2: [a, b]}, {linear: [a, b], num: n}, {log: ...}, {range: ...}
   where=['EXPRESSION', ...]  points to keep, such as 'layout.gpus <= 16 and params_total < 1e11'
   frontier.objectives=[...] frontier.by=[...]
+  frontier.epsilon=ties|NATS what ties in loss with the frontier, into epsilon.parquet (ties: 0.010, dense to MoE 0.03)
+  frontier.robust=auto|true|false   mark points that stay on it under other laws of accuracy (auto: where it is cheap)
   store.rows=all|feasible|frontier|auto  store.axes=true|false
   output=DIR                 where to write (default outputs/sweep/<time>)
   resume=last|DIR            go on with an interrupted run of the same configuration
@@ -29,9 +31,9 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from pipelines import _app
-from sweep import run, store
+from sweep import doubt, run, store
 from sweep.errors import BadInput
-from sweep.report import table, write_report
+from sweep.report import table, tags, write_report
 from sweep.run import Progress
 
 ROOT = Path("outputs")
@@ -108,6 +110,8 @@ def task(job: _app.Job) -> int:
     print(f"{plan.study.title}", file=say)
     after = "counted while it runs" if plan.points is None else f"{plan.points:,}"
     print(f"points: {plan.points_before:,} in the grid, {after} after where; store.rows={plan.rows}", file=say)
+    if (warning := doubt.ranges(plan.space, job.study).warning()) is not None:
+        print(warning, file=say)
     done = store.manifest(directory)
     if done.get("config_sha256") == plan.sha256 and (directory / "frontier.parquet").is_file():
         print(f"complete already: {directory}", file=say)
@@ -175,11 +179,27 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, r
             if c == "layout" or c in frontier.columns
         ]
         head = frontier.sort(["accuracy", "tok_s_gpu"], descending=True).head(8)
-        print(table(head, shown))
+        print(table(tags.tagged(head, tags.statuses([manifest])), shown))
     print(f"accuracy: {manifest['accuracy_label']}")
+    print(doubts(manifest))
     print(f"{directory / 'frontier.parquet'}")
     if report is not None:
         print(f"{report}")
+
+
+def doubts(manifest: dict[str, Any]) -> str:
+    """One line on how far the frontier depends on the law of accuracy."""
+    about = manifest.get("robust") or {}
+    if about.get("computed"):
+        laws = ", ".join(about["laws"])
+        text = f"robust: {about['robust']:,} of {manifest['frontier']:,} points stay on the frontier under {laws} too"
+    else:
+        text = f"robust: not computed ({about.get('why', 'an older run')})"
+    if "epsilon" in manifest:
+        text += f"; {manifest['epsilon']['tied']:,} more points tie with it (epsilon.parquet)"
+    if manifest.get("loss_source") == "mixed":
+        print("warning: measured and predicted losses stand side by side: see the column loss_source", file=sys.stderr)
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -42,6 +42,7 @@ from sweep.cost.result import (
 from sweep.cost.step import Load, LoadStep, Row
 from sweep.imbalance import Unbalanced, unbalanced
 from sweep.machine import Machine
+from sweep.measured import measured
 from sweep.point import Kinds, Layout, Model
 from sweep.space import Space, machine_arrays
 
@@ -116,28 +117,76 @@ def excess_of(space: Space) -> Unbalanced:
 _proxy = jax.jit(jax.vmap(accuracy.loss, in_axes=(0, None)))
 
 
-def accuracy_table(space: Space, study: Study) -> AccuracyTable:
-    """The accuracy proxy for every model x machine pair of a grid (machines differ in precision alone here)."""
-    law = accuracy.law_of(study.accuracy)
+@functools.cache
+def _proxies() -> Any:
+    """Several laws in one call, compiled in a hurry: each table is looked at once."""
+    hurry = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return jax.jit(
+        jax.vmap(lambda shape, laws: [accuracy.loss(shape, law) for law in laws], in_axes=(0, None)),
+        compiler_options=hurry if jax.default_backend() == "cpu" else None,
+    )
+
+
+_measured = jax.jit(jax.vmap(accuracy.measured_loss, in_axes=(0, 0, 0, None)))
+
+
+def shapes(space: Space, settings: accuracy.AccuracyConfig) -> list[accuracy.Shape]:
+    """What the accuracy proxy needs of every model, [models] each, for each precision of a grid."""
     params = count_params(jax.tree.map(np.asarray, space.model))
-    penalties = [accuracy.penalties(as_record(p), qat=study.accuracy.qat) for p in space.precision]
-    shape_at = functools.partial(accuracy.shape_of, space.model, params.touched, params.total)
-    columns = []
-    for d8, dkv in penalties:
-        shape = shape_at(d8=d8, dkv=dkv)
-        shape = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape)
-        columns.append(_proxy(shape, law))
-    n_precision = len(space.precision)
-    per_machine = [
-        (i // (len(space.machines) // (len(space.hardware) * n_precision))) % n_precision
-        for i in range(len(space.machines))
-    ]
+    found = []
+    for record in space.precision:
+        d8, dkv = accuracy.penalties(as_record(record), qat=settings.qat)
+        shape = accuracy.shape_of(space.model, params.touched, params.total, d8=d8, dkv=dkv)
+        found.append(jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape))
+    return found
 
-    def stack(name: str) -> Any:
-        by_precision = np.stack([np.asarray(getattr(c, name), dtype=np.float32) for c in columns], axis=1)
-        return by_precision[:, per_machine].reshape(-1)
 
-    return AccuracyTable(**{f.name: stack(f.name) for f in dataclasses.fields(AccuracyTable)})
+def accuracy_table(space: Space, study: Study) -> AccuracyTable:
+    """The accuracy proxy for every model x machine pair of a grid (machines differ in precision alone here).
+
+    Where a table of measured losses speaks of a model, its loss stands in place of the law's.
+    """
+    law = accuracy.law_of(study.accuracy)
+    columns = [[_proxy(shape, law)] for shape in shapes(space, study.accuracy)]
+    return _tables(space, study, [law], columns)[0]
+
+
+def accuracy_tables(space: Space, study: Study, settings: Sequence[accuracy.AccuracyConfig]) -> list[AccuracyTable]:
+    """The same under other laws, whose formats and measured losses are those of the study."""
+    laws = [accuracy.law_of(s) for s in settings]
+    if not laws:
+        return []
+    return _tables(space, study, laws, [_proxies()(shape, laws) for shape in shapes(space, study.accuracy)])
+
+
+def _tables(
+    space: Space, study: Study, laws: Sequence[accuracy.Law], columns: list[list[accuracy.Proxy]]
+) -> list[AccuracyTable]:
+    """Tables from the columns [precision][law] of the proxies."""
+    table = measured(space, study.accuracy)
+    if table is not None:
+        for i, shape in enumerate(shapes(space, study.accuracy)):
+            narrow = jnp.asarray(np.where(table.in_format[:, i], 0.0, 1.0), jnp.float32)
+            own = dataclasses.replace(shape, d8=shape.d8 * narrow, dkv=shape.dkv * narrow)
+            nats = jnp.asarray(np.nan_to_num(table.loss[:, i], nan=1.0), jnp.float32)
+            sigma, known = jnp.asarray(table.sigma[:, i], jnp.float32), jnp.asarray(table.known[:, i])
+            for j, law in enumerate(laws):
+                taken = _measured(nats, sigma, own, law)
+                columns[i][j] = jax.tree.map(lambda a, b, known=known: jnp.where(known, a, b), taken, columns[i][j])
+    at = precision_of(space)
+
+    def stack(name: str, j: int) -> Any:
+        by_precision = np.stack([np.asarray(getattr(c[j], name), dtype=np.float32) for c in columns], axis=1)
+        return by_precision[:, at].reshape(-1)
+
+    names = [f.name for f in dataclasses.fields(AccuracyTable)]
+    return [AccuracyTable(**{name: stack(name, j) for name in names}) for j in range(len(laws))]
+
+
+def precision_of(space: Space) -> list[int]:
+    """Index of the precision of each machine of a grid."""
+    n = len(space.precision)
+    return [(i // (len(space.machines) // (len(space.hardware) * n))) % n for i in range(len(space.machines))]
 
 
 def _sums(step: LoadStep) -> LoadStep:

@@ -22,8 +22,9 @@ from sweep.config import Study, as_record
 from sweep.cost.arith import ceil_div, namespace
 from sweep.cost.attention import decode_attention, prefill_attention
 from sweep.cost.gemm import crossover_m
-from sweep.cost.memory import gpus
+from sweep.cost.memory import gpus, request_bytes, weights_bytes
 from sweep.cost.ops import Op, Parts, is_collective, op_parts
+from sweep.cost.placement import alone, of_step, tiered_ttft, with_tiers
 from sweep.cost.result import BOUNDS, REASONS, evaluate_point
 from sweep.cost.step import (
     Row,
@@ -40,11 +41,13 @@ from sweep.cost.step import (
     token_time,
 )
 from sweep.cost.tokens import microbatches, prefill_tokens
+from sweep.doubt import range_names, ranges
 from sweep.errors import BadInput
 from sweep.evaluate import accuracy_table, excess_of
 from sweep.machine import Link, Machine, OpRate, attention_unit, flops_of, math_unit
 from sweep.point import FORMAT_MATH, Context, Kinds, Layout, Model, Num, Precision
 from sweep.space import REASON_BIT, Space, build, kinds, row_reasons
+from sweep.tiers import CLASSES
 
 OP_KEYS = (
     "op",
@@ -126,6 +129,7 @@ class Explanation:
     memory: dict[str, Any]  # per GPU
     inputs: dict[str, Any]  # names and figures of the records
     accuracy_label: str
+    ranges_left: list[str]  # names of the validity ranges that `extrapolation` counts
     peaks: dict[str, float]  # dense FLOP/s of the math units in use
     hbm_bytes_per_s: float | None
     _point: _Point = dataclasses.field(repr=False)
@@ -136,6 +140,7 @@ class Explanation:
             **self.inputs,
             **self.columns,
             "accuracy_label": self.accuracy_label,
+            "ranges_left": self.ranges_left,
             "step": self.step,
             "memory": self.memory,
             "moves": [dataclasses.asdict(move) for move in moves(self)],
@@ -156,6 +161,24 @@ class _Point:
     def drafted(self) -> Num:
         return self.row.model.n_draft if self.kinds.drafting else np.float64(0.0)
 
+    @property
+    def weights(self) -> Num:
+        """Bytes of weights on one GPU."""
+        return weights_bytes(self.row.model, self.row.machine, self.row.layout)
+
+    @property
+    def request(self) -> Num:
+        """Bytes of cache of one request on one GPU at its longest context."""
+        return request_bytes(self.row.model, self.row.machine, self.row.layout, self.context.longest)
+
+    def running(self) -> Row:
+        """The configuration as its running batch finds it: rates are those of the tiers that bytes lie in."""
+        return with_tiers(self.row, self.weights, self.request, self.batch, self.kinds)[0]
+
+    def prefilling(self) -> Row:
+        """The configuration as a prompt finds it that is alone on the machine."""
+        return alone(self.row, self.weights, self.context, self.kinds)[0]
+
 
 def explain(study: Study) -> Explanation:
     """The point that the base records of a study describe; its grid, zip and filters are ignored.
@@ -163,7 +186,17 @@ def explain(study: Study) -> Explanation:
     Raises: `BadInput` where the layout is impossible for the model. Whatever else stands against the point (capacity,
         missing figures, no such format, outside the domain, too slow to the first token) is in `reasons`.
     """
-    point_study = dataclasses.replace(study, grid={}, zip={}, where=[])
+    space, point = point_of(study)
+    with _numbers():
+        return _explained(study, space, point)
+
+
+def point_of(study: Study) -> tuple[Space, _Point]:
+    """The point that the base records of a study describe, as float64 numbers, and the grid of that one point.
+
+    Raises: as `explain`, but for layouts that `space.row_reasons` refuses.
+    """
+    point_study = dataclasses.replace(study, grid={}, on_top={}, zip={}, where=[])
     load = study.base["workload"].values
     if load["batch"] is None:
         raise BadInput("workload.batch=null: must be given")
@@ -176,8 +209,7 @@ def explain(study: Study) -> Explanation:
         context=_scalars(space.context),
         kinds=kinds(space),
     )
-    with _numbers():
-        return _explained(study, space, point)
+    return space, point
 
 
 def _explained(study: Study, space: Space, point: _Point) -> Explanation:
@@ -196,7 +228,9 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         reasons.add("ttft_cut")
     columns["feasible"] = not reasons
     columns["reasons"] = [name for name in REASONS if name in reasons]
-    columns["extrapolation"] = int(row.extrapolation) + int(context.longest > row.model.max_context)
+    beyond = int(context.longest > row.model.max_context)
+    columns["extrapolation"] = int(row.extrapolation) + beyond
+    left = int(ranges(space, study).bits[0, 0]) | beyond << len(accuracy.EXTRAPOLATION_RANGES)
     return Explanation(
         columns={c.name: columns[c.name] for c in COLUMNS},
         ops=[*decode_rows(point), *prefill_rows(point)],
@@ -210,13 +244,52 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
             "capacity_bytes": _number(row.machine.hbm_bytes),
             "request_bytes": _number(at_context.request_bytes),
             "max_batch": columns["max_batch"],
+            **_tiers(space, point),
         },
         inputs=_inputs(study, row.layout),
         accuracy_label=accuracy.label(study.accuracy),
+        ranges_left=list(range_names(left)),
         peaks=_peaks(study),
         hbm_bytes_per_s=_number(row.machine.peak_bytes_per_s),
         _point=point,
     )
+
+
+def _tiers(space: Space, point: _Point) -> dict[str, Any]:
+    """Which bytes of a GPU lie in which tier, and what a prefix costs that waits in one of them."""
+    plan = space.machines[0].plan
+    if plan is None or not point.kinds.tiers or plan.unknown:
+        return {}
+    memory = point.row.machine.memory
+    assert memory is not None
+    placed = of_step(point.row, point.weights, point.request, point.batch, point.kinds)
+    names = plan.placement.tiers()  # of one machine: all tiers that its placement names, in this order
+    rates = {t.name: t for t in plan.tiers}
+    tiers = []
+    for i, name in enumerate(names):
+        if name not in rates:
+            continue
+        held = {c: float(placed.taken[j][i]) for j, c in enumerate(CLASSES)}
+        tiers.append(
+            {
+                "tier": name,
+                "bytes": rates[name].bytes,
+                "bytes_per_s": rates[name].bytes_per_s,
+                "room_bytes": _number(memory.tier_bytes[i]),
+                **{f"{c}_bytes": size for c, size in held.items()},
+            }
+        )
+    found: dict[str, Any] = {
+        "placement": plan.placement.id,
+        "tiers": tiers,
+        "unplaced_bytes": _number(placed.unplaced),
+    }
+    if point.kinds.reload:
+        back = tiered_ttft(point.row, point.weights, point.context, point.kinds)
+        values: dict[str, Any] = {f.name: _number(getattr(back, f.name)) for f in dataclasses.fields(back)}
+        values["faster"] = "reload" if back.with_reload_s <= back.recompute_s else "recompute"
+        found["reload"] = values
+    return found
 
 
 # --- the point ---------------------------------------------------------------------------------------------------
@@ -300,7 +373,10 @@ def _inputs(study: Study, layout: Layout) -> dict[str, Any]:
         "efficiency": study.efficiency_id,
         "model_status": base["model"].status,
         "hardware_status": base["hardware"].status,
+        "model_overridden": list(base["model"].about.get("overridden") or []),
         "hardware_overridden": list(base["hardware"].about.get("overridden") or []),
+        "hardware_price": base["hardware"].about.get("price"),
+        "hardware_power": base["hardware"].about.get("power"),
         "layout": cut,
         "workload": {k: _plain(v) for k, v in base["workload"].values.items()},
         "inputs": {g: {k: _plain(v) for k, v in base[g].values.items()} for g in ("model", "hardware", "precision")},
@@ -387,7 +463,7 @@ def decode_rows(point: _Point) -> list[dict[str, Any]]:
     With two-batch overlap the step passes over the layers twice, with half the requests: bytes, FLOPs and seconds
     are those of both passes, `m` is that of one.
     """
-    row, kind = point.row, point.kinds
+    row, kind = point.running(), point.kinds
     tokens = step_tokens(row.layout, point.batch, point.drafted, kind)
     passes = halves(row.layout, point.batch, kind)
     attention = decode_attention(row.model, row.machine, row.layout, tokens, point.context.decode, kind)
@@ -401,7 +477,7 @@ def decode_rows(point: _Point) -> list[dict[str, Any]]:
 
 def prefill_rows(point: _Point) -> list[dict[str, Any]]:
     """Operations of the slowest prefill chunk: the last whole one, or the rest after it where that takes longer."""
-    row, context = point.row, point.context
+    row, context = point.prefilling(), point.context
     cached = context.prompt * context.prefix_hit
     new = max(context.prompt - cached, 1.0)
     chunk = min(row.layout.prefill_chunk, new) if row.layout.prefill_chunk > 0 else new
@@ -418,7 +494,7 @@ def prefill_rows(point: _Point) -> list[dict[str, Any]]:
 
 
 def _chunk_rows(point: _Point, chunk: Num, prefix: Num) -> list[dict[str, Any]]:
-    row, kind = point.row, point.kinds
+    row, kind = point.prefilling(), point.kinds
     tokens = prefill_tokens(row.layout, np.float64(chunk))
     attention = prefill_attention(
         row.model, row.machine, row.layout, tokens, np.float64(chunk), np.float64(prefix), kind
@@ -491,7 +567,7 @@ def _crossover(op: Op, machine: Machine) -> float | None:
 
 def _step(point: _Point) -> dict[str, Any]:
     """What a decode step is made of: its ops, and what stands beside them. The seconds add up to `step_s`."""
-    row, kind, context, batch = point.row, point.kinds, point.context, point.batch
+    row, kind, context, batch = point.running(), point.kinds, point.context, point.batch
     load = load_terms(row, batch, kind)
     through = one_pass(row, load.step, batch, point.drafted, context.decode, kind)
     verify = finish_step(row, load.step, batch, point.drafted, context.decode, kind)
@@ -591,8 +667,9 @@ def _first_move(
 
 
 def _bound(point: _Point) -> str:
-    load = load_terms(point.row, point.batch, point.kinds)
-    p = token_time(point.row, load, point.batch, point.context.decode, point.kinds).parts
+    row = point.running()
+    load = load_terms(row, point.batch, point.kinds)
+    p = token_time(row, load, point.batch, point.context.decode, point.kinds).parts
     return BOUNDS[int(np.argmax([p.math_s, p.weight_s, p.kv_s, p.activation_s, p.comm_s, p.latency_s]))]
 
 

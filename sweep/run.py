@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from sweep import accuracy, store
+from sweep import accuracy, doubt, store
 from sweep.columns import BY_NAME, COLUMNS, NUMBERS, SCHEMA_VERSION
 from sweep.config import Study
 from sweep.cost.result import REASONS
@@ -32,6 +32,7 @@ from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine, sift
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
+from sweep.measured import measured
 from sweep.space import REASON_BIT, Space, build, filters, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
@@ -133,6 +134,8 @@ def plan(study: Study) -> Plan:
     for key in by:
         if key not in (*swept, *constant):
             raise BadInput(f"frontier.by={key}: no such axis; {closest(key, swept)}")
+    doubt.check_mode(study)
+    measured(space, study.accuracy)  # refuses a table that does not cover the grid
     rows = study.store.rows
     if rows not in ("all", "feasible", "frontier", "auto"):
         raise BadInput(f"store.rows={rows}: allowed are all, feasible, frontier, auto")
@@ -340,6 +343,7 @@ class Run:
         self.done_blocks, self.refresh_at = 0, 1
         self.signs = (float(inner[0].sign), float(inner[1].sign)) if self.fast else (1.0, 1.0)
         self.objective_names = (inner[0].column, inner[1].column) if self.fast else ("tok_s_gpu", "tok_s_user")
+        self.slack = 0.0  # lead in the level that a point needs to drop another; see sweep.doubt.ties
         self.saved_at = time.perf_counter()
 
     # frontier on the device
@@ -405,7 +409,7 @@ class Run:
         the rows of a run share a bar: that of the highest level among them. Empty slots hold any row and count nothing.
         """
         level, group, k = self._row_level(rows), self.groups.rows(rows), self.rows_per_bar
-        at_level = np.searchsorted(self.level_values, level, side="left")  # beyond the last: under no bar
+        at_level = np.searchsorted(self.level_values, level + self.slack, side="left")  # beyond the last: under no bar
         order = np.argsort(group * (len(self.level_values) + 1) + at_level, kind="stable")
         sizes = np.bincount(group, minlength=self.groups.n_row)
         starts = np.cumsum(-(-sizes // k) * k) - (-(-sizes // k) * k)
@@ -443,10 +447,10 @@ class Run:
         counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
         counts.reasons["capacity"] = int(out["capacity"])
         counts.reasons["ttft_cut"] = int(out["ttft_cut"])
-        self._offer(np.asarray(out["alive"]), np.asarray(out["a"]), np.asarray(out["b"]), block)
+        self._let_in(np.asarray(out["alive"]), np.asarray(out["a"]), np.asarray(out["b"]), block)
         return counts
 
-    def _offer(self, alive: np.ndarray, a: np.ndarray, b: np.ndarray, block: Block) -> None:
+    def _let_in(self, alive: np.ndarray, a: np.ndarray, b: np.ndarray, block: Block) -> None:
         """Points that may be on the frontier, through a finer bar into it: all [batch, context, rows]."""
         at = np.flatnonzero(alive)
         if not len(at):
@@ -457,10 +461,15 @@ class Run:
         values = np.column_stack([block.level[r], x.astype(np.float64), y.astype(np.float64)])
         if self.front.candidates:
             assert self._bar is not None
-            beaten = under_staircase(values, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
+            raised = values + np.array([self.slack, 0.0, 0.0])
+            beaten = under_staircase(raised, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
             values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
         ids = (block.rows[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
-        self.front.add(values, group, ids)
+        self._offer(values, group, ids)
+
+    def _offer(self, values: np.ndarray, groups: np.ndarray, ids: np.ndarray) -> None:
+        """Take what the device let through."""
+        self.front.add(values, groups, ids)
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
         """Rows of a block filled up to the block's size, so that every block has one shape and compiles once."""
@@ -730,7 +739,7 @@ class Run:
         block = Block(rows=padded, group=self.groups.rows(padded), level=self._row_level(padded))
         at_level = np.searchsorted(self.level_values, block.level, side="left")
         alive = sift(a, b, whole(good), *self._bar_of(block.group, at_level))
-        self._offer(np.asarray(alive), a, b, block)
+        self._let_in(np.asarray(alive), a, b, block)
         self._passed()
 
     def _tally(self, reasons: np.ndarray) -> Counts:
@@ -876,9 +885,12 @@ class Run:
             compression=self.plan.study.store.compression,
         )
 
-    def frontier_table(self) -> Any:
-        """All columns of the frontier's points, in a fixed order: by group, then by objectives, best first."""
-        front = self.front.result()
+    def frontier_table(self, front: Front | None = None) -> Any:
+        """All columns of the frontier's points, in a fixed order: by group, then by objectives, best first.
+
+        Args: front: other points than those of the frontier.
+        """
+        front = self.front.result() if front is None else front
         writer = self.writer(axes=True)
         if not len(front):
             return writer.table(np.zeros(0, dtype=np.int64), self._no_columns())
@@ -896,6 +908,32 @@ class Run:
                 collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)
         return writer.table(ids, collected)
 
+    def _doubts(self, table: Any) -> tuple[Any, dict[str, Any]]:
+        """The frontier with what is doubtful about each point; ties go to `epsilon.parquet`. See `sweep.doubt`."""
+        found = doubt.ranges(self.space, self.plan.study)
+        limit = self.space.model_max_context
+        about: dict[str, Any] = {"extrapolation": found.about(), "loss_source": doubt.source_of(found)}
+        verdict = doubt.verdict(self)
+        stays = None if verdict.robust is None else self.front.result().ids[verdict.robust]
+        ids = table["point_id"].to_numpy()
+        robust = None if stays is None else np.isin(ids, stays)
+        about["robust"] = verdict.about()
+        path = self.directory / "epsilon.parquet"
+        tied = doubt.ties(self)
+        if tied is not None:
+            all_tied = self.frontier_table(tied)
+            on_frontier = np.isin(all_tied["point_id"].to_numpy(), ids)
+            all_tied = doubt.annotated(all_tied, self.space, found, {"on_frontier": on_frontier}, limit)
+            about["epsilon"] = {
+                "nats": doubt.epsilon(self.plan.study.frontier.epsilon, "frontier.epsilon"),
+                "points": len(on_frontier),
+                "tied": int(np.count_nonzero(~on_frontier)),
+            }
+            self.writer(axes=True).write(path, all_tied, about)
+        else:
+            path.unlink(missing_ok=True)
+        return doubt.annotated(table, self.space, found, {"robust": robust}, limit), about
+
     def execute(self) -> Result:
         """Run to the end: evaluate, write parts, frontier and manifest."""
         plan = self.plan
@@ -910,8 +948,8 @@ class Run:
                 self.generic_frontier()
         else:
             self.stored()
-        table = self.frontier_table()
-        self.writer(axes=True).write(self.directory / "frontier.parquet", table)
+        table, about = self._doubts(self.frontier_table())
+        self.writer(axes=True).write(self.directory / "frontier.parquet", table, about)
         seconds = time.perf_counter() - self.started + self.before_s
         manifest = {
             "title": plan.study.title,
@@ -930,6 +968,7 @@ class Run:
             "schema_version": SCHEMA_VERSION,
             "accuracy_label": self.accuracy_label,
             "token_policy": plan.study.accuracy.data,
+            **about,
             "efficiency": plan.study.efficiency_id,
             "choices": {k: v for k, v in plan.study.choices.items() if "/" not in k},
             "provenance": store.provenance(self.space),

@@ -27,6 +27,7 @@ from sweep.errors import BadInput, closest
 from sweep.space import Axis, Space
 
 PREFIX = "codesign."
+OLDEST_SCHEMA = 1  # columns that an older file lacks are not there; what it has means the same
 
 
 def code_version() -> str:
@@ -203,8 +204,11 @@ def provenance(space: Space) -> dict[str, Any]:
             figures[str(key)] = "unverified"
         for key in record.about.get("overridden") or []:
             figures[str(key)] = "overridden"
-        if record.about.get("price_date"):
-            figures["usd_per_hour"] = f"published {record.about['price_date']}, high figure"
+        for key, figure in (("price", "usd_per_hour"), ("power", "watts")):
+            chosen = record.about.get(key)
+            figures[key] = {"value": record.values.get(figure), "vintage": chosen or "unknown"}
+            if figure not in figures and record.values.get(figure) is not None and chosen not in (None, "unknown"):
+                figures[figure] = f"published {chosen}"
         out[record.id] = figures
     return out
 
@@ -264,7 +268,7 @@ def files(path: Path | str, table: str = "points") -> list[Path]:
         return [path]
     found: list[Path] = []
     for directory in sweeps(path):
-        parts = sorted((directory / "points").glob("[!.]*.parquet"))
+        parts = part_files(directory)
         if table == "points" and parts:
             found += parts
         elif (directory / "frontier.parquet").is_file():
@@ -272,6 +276,30 @@ def files(path: Path | str, table: str = "points") -> list[Path]:
     if not found:
         raise BadInput(f"{path}: no complete part yet")
     return found
+
+
+def part_files(directory: Path) -> list[Path]:
+    """The parts of a sweep's points: files of `points/`, or of `key=value` directories in it (hive partitions)."""
+    points = directory / "points"
+    return sorted([*points.glob("[!.]*.parquet"), *points.glob("*=*/**/[!.]*.parquet")])
+
+
+def check_schema(path: Path, metadata: Mapping[str, str]) -> None:
+    """Refuse files that this version cannot read. Files without a schema version are taken as they are.
+
+    Raises: `BadInput`.
+    """
+    found = metadata.get(f"{PREFIX}schema_version")
+    if found is None:
+        return
+    if not found.isdigit():
+        raise BadInput(f"{path}: schema version {found!r} is no number; the file is not one of codesign-sweep")
+    if int(found) > SCHEMA_VERSION:
+        raise BadInput(f"{path}: schema version {found} is newer than {SCHEMA_VERSION}; update codesign-sweep")
+    if int(found) < OLDEST_SCHEMA:
+        raise BadInput(
+            f"{path}: schema version {found} is older than {OLDEST_SCHEMA}, the oldest that can be read; sweep again"
+        )
 
 
 def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
@@ -286,10 +314,11 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     frames: list[pl.LazyFrame] = []
     for group in _by_axes(files(path, table)):
         metadata = part_metadata(group[0]) or {}
-        found = metadata.get(f"{PREFIX}schema_version")
-        if found is not None and int(found) > SCHEMA_VERSION:
-            raise BadInput(f"{group[0]}: schema version {found} is newer than {SCHEMA_VERSION}; update codesign-sweep")
-        frame = pl.scan_parquet(group, missing_columns="insert", extra_columns="ignore")
+        check_schema(group[0], metadata)
+        hive = any("=" in part for part in group[0].parent.parts[-4:])
+        frame = pl.scan_parquet(
+            group, missing_columns="insert", extra_columns="ignore", hive_partitioning=hive, try_parse_hive_dates=False
+        )
         axes = metadata.get(f"{PREFIX}axes")
         if axes is not None:
             have = set(frame.collect_schema().names())
@@ -305,7 +334,10 @@ def _by_axes(paths: Sequence[Path]) -> list[list[Path]]:
     """Files grouped by the sweep they belong to."""
     groups: dict[Path, list[Path]] = {}
     for path in paths:
-        groups.setdefault(path.parent, []).append(path)
+        home = path.parent
+        while "=" in home.name:  # partitions of one table
+            home = home.parent
+        groups.setdefault(home, []).append(path)
     return list(groups.values())
 
 

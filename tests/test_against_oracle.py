@@ -7,6 +7,7 @@ points are drawn from them.
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,14 @@ HARDWARE = [
     "scaleout_bytes_per_s",
     "watts",
     "usd_per_hour",
+    "sram_bytes",
+    "sram_bytes_per_s",
+    "host_bytes",
+    "host_bytes_per_s",
+    "nvme_bytes",
+    "nvme_bytes_per_s",
+    "remote_bytes",
+    "remote_bytes_per_s",
 ]
 
 
@@ -93,9 +102,21 @@ def scalar_point(space: Space, row: int, i_batch: int, i_context: int, efficienc
     }
     figures = {k: hardware[k] for k in HARDWARE}
     constants = preset(efficiency, space.hardware[i_machine // per_hardware].about.get("generation"))
-    return oracle.evaluate(model, figures, dict(precision), layout, workload, constants)
+    plan = space.machines[i_machine].plan
+    return oracle.evaluate(
+        model, figures, dict(precision), layout, workload, constants, plan and placement(plan.placement.id)
+    )
 
 
+@functools.cache
+def placement(name: str) -> dict[str, Any]:
+    """A placement as its file says it."""
+    loaded = OmegaConf.to_container(OmegaConf.load(conf_dir() / "placement" / f"{name}.yaml"))
+    assert isinstance(loaded, dict)
+    return {str(k): v for k, v in loaded.items()}
+
+
+@functools.cache
 def preset(name: str, generation: Any) -> dict[str, Any] | None:
     """The constants of a preset for a chip generation, read from its file; `ideal` is the scalar model's own."""
     if name == "ideal":
@@ -210,6 +231,24 @@ def test_mixed_grids(seed: int, overrides: list[str]) -> None:
         ]
     )
     assert compare(make_study("grid=none", "efficiency=ideal", hardware, *overrides, *load), 150, seed) == 150
+
+
+def test_tiers_of_memory() -> None:
+    """A cache that overflows and comes back, on machines with and without flash, as a sweep evaluates it.
+
+    Every shipped placement is held to the scalar model in `test_tiers.py`.
+    """
+    study = make_study(
+        "grid=none",
+        "efficiency=ideal",
+        "placement=offload_kv",
+        "grid.hardware=[b200_sxm_180gb, gb300_nvl72]",
+        "grid.model=[llama_3_1_70b]",
+        "precision=fp8",
+        "grid.layout={gpus: [1, 2, 8], tpa: pow2, dpa: divisors}",
+        "grid.workload={batch: [1, 30, 700], isl: [2000, 50000], osl: [500], prefix_hit: [0, 0.8]}",
+    )
+    assert compare(study, 80, seed=6) == 80
 
 
 def test_presets_do_not_mix_in_one_grid() -> None:

@@ -53,6 +53,7 @@ def frontier_chart(
     y_title: str = "output throughput [tok/s/GPU]",
     floors: Sequence[float | None] | None = None,
     row: str | None = None,
+    apart: str | None = None,
 ) -> alt.VConcatChart:
     """Throughput per GPU against speed per user: one step line per machine through its own frontier points.
 
@@ -66,6 +67,7 @@ def frontier_chart(
         colour: `bound`, points coloured by what takes the largest part of the step; or the column of `line`.
         floors: one panel per accuracy floor (0 to 1; `None`: any accuracy). Chosen from the frame if not given.
         row: a column of text with one row of panels per value, in order of appearance.
+        apart: a boolean column; points where it is true have a hollow marker.
     """
     if line not in frame.columns:
         frame = frame.with_columns(pl.lit("all").alias(line))
@@ -101,7 +103,9 @@ def frontier_chart(
         first = index % columns == 0
         last = index + columns >= len(cells)
         panels.append(
-            _panel(points, x, y, line, colour, styles, x_axis, y_axis, ", ".join(text), first=first, last=last)
+            _panel(
+                points, x, y, line, colour, styles, x_axis, y_axis, ", ".join(text), first=first, last=last, apart=apart
+            )
         )
     grid = [alt.hconcat(*panels[i : i + columns], spacing=16) for i in range(0, len(panels), columns)]
     chart = alt.vconcat(*grid, spacing=14).resolve_scale(fill="shared", shape="shared", stroke="shared")
@@ -162,7 +166,10 @@ class _Styles:
         if "hardware_status" in frame.columns:
             dashed = frame.filter(pl.col("hardware_status").cast(pl.String).str.to_lowercase().is_in(UNCONFIRMED))
             self.dashed = dict(dashed.select(line, pl.col("hardware_status").cast(pl.String)).rows())
-        self.names = {name: f"{name} ({self.dashed[name]})" if name in self.dashed else name for name in lines}
+        self.names = {
+            name: f"{name} ({self.dashed[name]})" if name in self.dashed and not name.endswith(")") else name
+            for name in lines
+        }
         seen = shown[colour].unique().to_list() if by_bound else lines
         if by_bound and set(seen) <= set(BOUND_COLOURS):
             keys = [key for key in BOUND_COLOURS if key in seen]
@@ -178,6 +185,10 @@ class _Styles:
         self.fill_title = "what binds the step" if colour == "bound" else colour
         self.line_title = line
         self.by_bound = by_bound
+
+    def fill_colour(self, key: Any) -> str:
+        """The colour behind a value of the colour column."""
+        return dict(zip(self.fill_names, self.fills, strict=True)).get(key, _INK)
 
     def fill(self) -> Any:
         legend: Any = (
@@ -205,7 +216,11 @@ class _Styles:
 
     def _legend(self) -> Any:
         """One legend for the shape of markers and the shade of lines: alike, so that they are merged."""
-        return alt.Legend(title=self.line_title, symbolSize=110, symbolStrokeWidth=1.8, symbolFillColor="#FFFFFF")
+        long = max((len(name) for name in self.names.values()), default=0) > 36  # three side by side would not fit
+        columns: Any = 1 if long else alt.Undefined
+        return alt.Legend(
+            columns=columns, title=self.line_title, symbolSize=110, symbolStrokeWidth=1.8, symbolFillColor="#FFFFFF"
+        )
 
 
 def _grey(lightness: float) -> str:
@@ -215,7 +230,7 @@ def _grey(lightness: float) -> str:
 
 def _panel(
     points: pl.DataFrame, x: str, y: str, line: str, colour: str, styles: _Styles, x_axis: _LogAxis, y_axis: _LogAxis,
-    title: str, *, first: bool, last: bool,
+    title: str, *, first: bool, last: bool, apart: str | None = None,
 ) -> Any:  # fmt: skip
     solid: list[dict[str, Any]] = []
     dashed: list[dict[str, Any]] = []
@@ -225,6 +240,7 @@ def _panel(
         if own.is_empty():
             continue
         xs, ys, colours = own[x].to_list(), own[y].to_list(), own[colour].to_list()
+        hollow = own[apart].to_list() if apart is not None and apart in own.columns else [False] * own.height
         at = [(x_axis.pixel(a), y_axis.pixel(b)) for a, b in zip(xs, ys, strict=True)]
         label = styles.names[name]
         # The best throughput of all holds for every slower speed too: the line starts at the left edge.
@@ -233,6 +249,7 @@ def _panel(
         (dashed if name in styles.dashed else solid).extend(corners)
         markers += [
             {"x": xs[i], "y": ys[i], "line": label, "fill": styles.fill_names.get(colours[i], str(colours[i]))}
+            | ({"hollow": styles.fill_colour(colours[i])} if hollow[i] else {})
             for i in _markers(at)
             if xs[i] >= x_axis.low and ys[i] >= y_axis.low
         ]
@@ -245,11 +262,23 @@ def _panel(
         for values, dash in ((solid, [1, 0]), (dashed, [5, 3]))
         if values or dash == [1, 0]
     ]
+    full = [marker for marker in markers if "hollow" not in marker]
     layers.append(
-        alt.Chart(alt.InlineData(values=markers))
+        alt.Chart(alt.InlineData(values=full))
         .mark_point(size=44, strokeWidth=0.7, opacity=1, fillOpacity=1, stroke=_INK)
         .encode(x=x_encoding, y=y_encoding, shape=styles.shape(), fill=styles.fill())
     )
+    if len(full) < len(markers):  # their fill is the colour of the ring
+        layers.append(
+            alt.Chart(alt.InlineData(values=[marker for marker in markers if "hollow" in marker]))
+            .mark_point(size=40, strokeWidth=2.2, opacity=1, fill="#FFFFFF", fillOpacity=1)
+            .encode(
+                x=x_encoding,
+                y=y_encoding,
+                shape=styles.shape(),
+                stroke=alt.Stroke("hollow:N", scale=None, legend=None),
+            )
+        )
     return alt.layer(*layers).properties(width=x_axis.pixels, height=y_axis.pixels, **_heading(title))
 
 
@@ -317,7 +346,7 @@ def where_time_goes(
             "line:N",
             sort=order,
             title=None,
-            axis=alt.Axis(domain=False, ticks=False, labelLimit=200, labelOffset=6, grid=False),
+            axis=alt.Axis(domain=False, ticks=False, labelLimit=420, labelOffset=6, grid=False),
             scale=alt.Scale(paddingInner=0, paddingOuter=0),
         )
         bar = (
@@ -382,7 +411,7 @@ def _dressed(chart: alt.VConcatChart, title: str, subtitle: str | Sequence[str])
         )
         .configure_legend(
             labelFontSize=11, titleFontSize=11, titleFontWeight="bold", labelColor=_INK, titleColor=_INK,
-            labelLimit=260, symbolStrokeWidth=1.2, orient="bottom", columns=3, columnPadding=14, titlePadding=4,
+            labelLimit=420, symbolStrokeWidth=1.2, orient="bottom", columns=3, columnPadding=14, titlePadding=4,
             offset=6, padding=6,
         )
         .configure_title(color=_INK)

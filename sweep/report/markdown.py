@@ -207,7 +207,7 @@ def cell(
         return model_label(row, told_apart_by)
     value = row.get(column)
     if column == "accuracy":
-        left = mark_extrapolated and bool(row.get("extrapolation"))
+        left = mark_extrapolated and bool(row.get("_apart", row.get("extrapolation")))
         return percent(value) + ("†" if left else "")
     if column == "bound":
         return BOUND_LABELS.get(str(value), str(value)) if value is not None else "–"

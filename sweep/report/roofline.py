@@ -12,6 +12,7 @@ import altair as alt
 from sweep.explain import Explanation, compare, moves
 from sweep.report.charts import BOUND_COLOURS, _dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label
+from sweep.report.tags import tag
 
 WIDTH = 120  # characters of a line at most
 _PARTS = {name: f"{name}_s" for name in BOUND_COLOURS}
@@ -41,8 +42,22 @@ def _point_blocks(e: Explanation) -> list[str]:
     return blocks
 
 
+def _prices(e: Explanation) -> str:
+    """What an hour and a GPU's power are reckoned at, and which published figure that is."""
+    figures = e.inputs["inputs"]["hardware"]
+    price, power = figures.get("usd_per_hour"), figures.get("watts")
+    parts = []
+    if price is not None:
+        parts.append(f"{price:g} $/GPU-hour ({e.inputs.get('hardware_price') or 'unknown'})")
+    if power is not None:
+        parts.append(f"{power:,g} W ({e.inputs.get('hardware_power') or 'unknown'})")
+    return ", ".join(parts)
+
+
 def _header(e: Explanation, title: str) -> str:
     lay, load, figures = e.inputs["layout"], e.inputs["workload"], e.inputs["inputs"]["precision"]
+    shaped = e.inputs.get("model_overridden") or []
+    model_changed = f": {', '.join(shaped)}" if shaped else ""
     changed = e.inputs["hardware_overridden"]
     machine = f"{e.inputs['hardware']} ({e.inputs['hardware_status']}{': ' if changed else ''}{', '.join(changed)})"
     label = layout_label({f"layout.{key}": value for key, value in lay.items()})
@@ -55,6 +70,8 @@ def _header(e: Explanation, title: str) -> str:
     if c["accuracy"] is not None:
         low, high = 100 * c["accuracy_low"], 100 * c["accuracy_high"]
         score = f"{100 * c['accuracy']:.1f} % ({low:.1f} to {high:.1f}), {e.accuracy_label}"
+        if e.ranges_left:
+            score += f"; extrapolates {', '.join(e.ranges_left)}"
     options = [f"{key}={lay[key]}" for key in ("wo_shard",) if lay[key] not in (None, "n")]
     flags = (
         "ffn_tied",
@@ -70,13 +87,18 @@ def _header(e: Explanation, title: str) -> str:
     attention = f"attention tpa {lay['tpa']} x kvp {lay['kvp']} x dpa {lay['dpa']}"
     ffn = f"FFN tpf {lay['tpf']} x ep {lay['ep']}"
     lines = [
-        (title, f"{e.inputs['model']} ({e.inputs['model_status']}) on {machine}, {e.inputs['efficiency']} efficiency"),
+        (
+            title,
+            f"{e.inputs['model']} ({e.inputs['model_status']}{model_changed}) on {machine}, "
+            f"{e.inputs['efficiency']} efficiency",
+        ),
         (
             "layout",
             f"{label}: {attention}, {ffn}, pp {lay['pp']}, {_count(lay['gpus'], 'GPU')}",
         ),
         ("", ", ".join(options)),
         ("load", f"{_count(load['batch'], 'request')} in flight, {lengths} tokens"),
+        ("prices", _prices(e)),
         ("formats", f"{e.inputs['precision']}: {formats}"),
         ("accuracy", score),
         ("verdict", verdict),
@@ -214,7 +236,32 @@ def _memory(e: Explanation) -> str:
     if most is not None:
         verdict = "fits" if most >= asked else "does not fit"
         lines.append(f"  largest batch that fits: {most:,.0f} requests; asked for: {asked:,} ({verdict})")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_tiers(e)])
+
+
+def _tiers(e: Explanation) -> list[str]:
+    """What lies in which tier, and what a prefix in one of them costs; nothing where memory is one tier."""
+    if "tiers" not in e.memory:
+        return []
+    classes = ("weights", "experts", "kv", "activations", "prefix")
+    lines = [f"  placement {e.memory['placement']}, GB:"]
+    lines.append("    " + f"{'tier':<8}" + "".join(f"{word:>12}" for word in ("room", "TB/s", *classes)))
+    for t in e.memory["tiers"]:
+        cells = [_figure(t["room_bytes"], 1e-9), _figure(t["bytes_per_s"], 1e-12)]
+        cells += [_figure(t[f"{c}_bytes"], 1e-9) for c in classes]
+        lines.append("    " + f"{t['tier']:<8}" + "".join(f"{cell:>12}" for cell in cells))
+    if e.memory["unplaced_bytes"]:
+        lines.append(f"    {_figure(e.memory['unplaced_bytes'], 1e-9)} GB find no room")
+    back = e.memory.get("reload")
+    if back:
+        ms = {k: _figure(back[f"{k}_s"], 1e3) for k in ("reload", "rest", "with_reload", "recompute")}
+        lines.append(
+            f"  prefix of {_figure(back['bytes'], 1e-9)} GB from another tier: reload {ms['reload']} ms, the rest of "
+            f"the prompt {ms['rest']} ms, both {ms['with_reload']} ms; computing all of it {ms['recompute']} ms: "
+            f"{back['faster']} is faster"
+        )
+        lines.append(f"    break-even bandwidth {_figure(back['break_even_bytes_per_s'], 1e-9)} GB/s")
+    return lines
 
 
 def _crossover(e: Explanation) -> str:
@@ -483,7 +530,8 @@ def roofline_chart(
             )
     panel = alt.layer(*layers).properties(width=_PIXELS[0], height=_PIXELS[1])
     e = explanation
-    heading = title or f"Roofline of {e.inputs['model']} on {e.inputs['hardware']}"
+    status = {e.inputs["hardware"]: e.inputs["hardware_status"]}
+    heading = title or f"Roofline of {e.inputs['model']} on {tag(e.inputs['hardware'], status)}"
     return _dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
 
 
