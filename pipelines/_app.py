@@ -34,7 +34,7 @@ from sweep.errors import BadInput, closest
 from sweep.family import check_settings, prepared
 from sweep.point import RECORDS, names
 
-GROUPS = (*RECORDS, "efficiency", "placement", "accuracy", "grid", "experiment")
+GROUPS = (*RECORDS, "efficiency", "placement", "serving", "accuracy", "grid", "experiment")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,8 @@ def as_bad_input(error: Exception) -> BadInput:
     return BadInput(_first_line(error))
 
 
-FREE = ("grid.", "zip.", "model.scale.", "hardware.scale.")  # what a person may add to without a plus sign
+# what a person may add to without a plus sign
+FREE = ("grid.", "zip.", "model.scale.", "hardware.scale.", "serving.prefill")
 ON_TOP = re.compile(r"grid\.(model|hardware)\.(scale|price|power)(\.|$)")  # axes over all records of a group
 
 

@@ -31,7 +31,7 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from pipelines import _app
-from sweep import doubt, run, store
+from sweep import disaggregate, doubt, run, store
 from sweep.errors import BadInput
 from sweep.report import table, tags, write_report
 from sweep.run import Progress
@@ -100,8 +100,30 @@ def choose_directory(job: _app.Job, sha256: str) -> Path:
     return directory
 
 
+def pools_task(job: _app.Job) -> int:
+    """Two pools and their match: disaggregated serving."""
+    both = disaggregate.pools(job.study)
+    directory = choose_directory(job, both.sha256)
+    run.check_directory(directory, both.sha256)
+    print(job.study.title, file=sys.stderr)
+    for name, pool in (("prefill", both.prefill), ("decode", both.decode)):
+        print(f"{name} pool: {pool.points_before:,} points in the grid", file=sys.stderr)
+    done = store.manifest(directory)
+    if done.get("config_sha256") == both.sha256 and (directory / "frontier.parquet").is_file():
+        print(f"complete already: {directory}", file=sys.stderr)
+        frontier, manifest = store.scan(directory, "frontier").collect(), done
+    else:
+        bar = job.options.get("progress")
+        reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
+        result = disaggregate.execute(both, directory, config_yaml=job.config_yaml, report=reporter)
+        frontier, manifest = result.frontier, result.manifest
+    return finish(job, directory, frontier, manifest)
+
+
 def task(job: _app.Job) -> int:
     """One sweep."""
+    if job.study.serving.mode == "disaggregated" and "serving" not in job.study.grid:
+        return pools_task(job)
     plan = run.plan(job.study)
     directory = choose_directory(job, plan.sha256)
     run.check_directory(directory, plan.sha256)
@@ -122,10 +144,15 @@ def task(job: _app.Job) -> int:
         reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
         result = run.Run(plan, directory, config_yaml=job.config_yaml, report=reporter).execute()
         frontier, manifest = result.frontier, result.manifest
-        if job.directory is None:  # a multirun's jobs have it from Hydra
-            (directory / ".hydra").mkdir(exist_ok=True)
-            store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
-            store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
+    return finish(job, directory, frontier, manifest)
+
+
+def finish(job: _app.Job, directory: Path, frontier: pl.DataFrame, manifest: dict[str, Any]) -> int:
+    """What was asked, beside what was found; the report; the summary."""
+    if job.directory is None:  # a multirun's jobs have it from Hydra
+        (directory / ".hydra").mkdir(exist_ok=True)
+        store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
+        store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
     report = None
     if job.options.get("report", True):
         report = write_report(
@@ -167,7 +194,10 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, r
                 "model",
                 "hardware",
                 "precision",
+                "prefill.layout",
                 "layout",
+                "n_prefill",
+                "n_decode",
                 "workload.batch",
                 "workload.context",
                 "accuracy",
@@ -176,7 +206,7 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, r
                 "ttft_s",
                 "bound",
             )
-            if c == "layout" or c in frontier.columns
+            if c in ("layout", "prefill.layout") or c in frontier.columns
         ]
         head = frontier.sort(["accuracy", "tok_s_gpu"], descending=True).head(8)
         print(table(tags.tagged(head, tags.statuses([manifest])), shown))

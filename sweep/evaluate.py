@@ -41,9 +41,10 @@ from sweep.cost.result import (
 )
 from sweep.cost.step import Load, LoadStep, Row
 from sweep.imbalance import Unbalanced, unbalanced
+from sweep.largest import largest_batch
 from sweep.machine import Machine
 from sweep.measured import measured
-from sweep.point import Kinds, Layout, Model
+from sweep.point import Context, Kinds, Layout, Model
 from sweep.space import Space, machine_arrays
 
 
@@ -78,6 +79,9 @@ def compiler_options() -> dict[str, Any] | None:
             return None
         return options
     return None
+
+
+PREFILL_COLUMNS = {"ttft_s", "request_s", "prefill_req_s", "kv_transfer_s"}  # need the prefill
 
 
 @jax.tree_util.register_dataclass
@@ -206,6 +210,7 @@ def _sums(step: LoadStep) -> LoadStep:
 
 # --- one point, taken apart --------------------------------------------------------------------------------------
 
+LIMITS = ("fits", "in_time", "in_pace")  # 1 where a point keeps them
 TABLES = ("model", "machine", "layout", "accuracy", "excess")  # what decides a row; then batch and context
 Leaf = tuple[str, str]  # table, and the column's path in it
 AtRow = tuple[dict[str, Any], list[Any]]  # what is looked up, by tables: [terms, rows]; what is made of it
@@ -319,8 +324,7 @@ class Stages:
         self.of_points: dict[str, levels.Atom] = {
             n: a
             for n, a in self.of_output.items()
-            if n in ("fits", "in_time")
-            or (n in POINT_COLUMNS and isinstance(a, int) and self.level(a) not in ("R", "RB", "RC"))
+            if n in LIMITS or (n in POINT_COLUMNS and isinstance(a, int) and self.level(a) not in ("R", "RB", "RC"))
         }
         self.rows = self.jit(self._rows)
         self.group_loads = [self.jit(functools.partial(self._group, i)) for i in range(len(factored.groups))]
@@ -482,18 +486,16 @@ def under(a: Any, b: Any, edges: Any, table: Any) -> Any:
     return beaten.reshape(a.shape)
 
 
-def _tally(asked: Any, fits: Any, in_time: Any, good: Any) -> dict[str, Any]:
-    """Counts of points, three of them in one pass: ten bits each while batches are summed."""
-    total = dict.fromkeys(("asked", "capacity", "ttft_cut", "feasible"), jnp.int32(0))
-    for start in range(0, asked.shape[0], 1023):
-        some = slice(start, start + 1023)
-        one, lost, kept = (x[some].astype(jnp.int32) for x in (asked, asked & ~fits, good))
-        packed = jnp.sum(one + (lost << 10) + (kept << 20), axis=0)
-        n = packed & 1023
-        total["asked"] += jnp.sum(n)
-        total["capacity"] += jnp.sum((packed >> 10) & 1023)
-        total["feasible"] += jnp.sum(packed >> 20)
-        total["ttft_cut"] += jnp.sum(jnp.where(in_time[0], 0, n))  # no batch decides whether a prompt is in time
+def _tally(asked: Any, good: Any, broken: dict[str, Any]) -> dict[str, Any]:
+    """Counts of points: asked and feasible ones in one pass, fifteen bits each while batches are summed."""
+    count = functools.partial(jnp.sum, dtype=jnp.int32)
+    total = {name: count(asked & which) for name, which in broken.items()}
+    total |= {"asked": jnp.int32(0), "feasible": jnp.int32(0)}
+    for start in range(0, asked.shape[0], (1 << 15) - 1):
+        some = slice(start, start + (1 << 15) - 1)
+        packed = count(asked[some].astype(jnp.int32) + (good[some].astype(jnp.int32) << 15), axis=0)
+        total["asked"] += count(packed & ((1 << 15) - 1))
+        total["feasible"] += count(packed >> 15)
     return total
 
 
@@ -512,11 +514,16 @@ def _filter(
         at_load = stages._loads(at_row, at_load, batch)
         at_context = stages._contexts(at_row, context)
     out = stages._points(at_row, at_load, at_context, batch, context)
-    fits, in_time = out["fits"] > 0, out["in_time"] > 0
-    asked = keep & jnp.ones_like(fits)
-    good = fits & in_time & asked
+    kept = {name: out[name] > 0 for name in LIMITS if name in out}
+    asked = keep & jnp.ones_like(kept["fits"])
+    good = functools.reduce(jnp.logical_and, kept.values(), asked)
     a, b = (jnp.where(good, out[name] * sign, -jnp.inf) for name, sign in zip(objectives, signs, strict=True))
-    return {"a": a, "b": b, "alive": good & ~under(a, b, edges, table), **_tally(asked, fits, in_time, good)}
+    return {
+        "a": a,
+        "b": b,
+        "alive": good & ~under(a, b, edges, table),
+        **_tally(asked, good, {n: ~k for n, k in kept.items()}),
+    }
 
 
 @jax.jit
@@ -617,9 +624,12 @@ class Engine:
                 excess_of_layout=spread.of_layout,
             ),
         )
-        self.batch = jnp.asarray(space.batch, dtype=self.dtype)
+        self.given = np.isfinite(space.batch)  # the others are as many as fit
+        self.batch = jnp.asarray(space.batch[self.given], dtype=self.dtype)
         self.context = jax.tree.map(as_table, space.context)
         self.limited = bool(np.isfinite(np.asarray(space.context.ttft_max_s)).any())
+        self.mixed = bool((np.asarray(space.context.mixed) > 0).any())
+        self.cut = self.limited or bool(np.isfinite(np.asarray(space.context.tpot_max_s)).any())
         self._lay_out()
         self._shared: dict[Stages, Shared] = {}
         self._turns: dict[Stages, list[tuple[int, int]]] = {}
@@ -830,14 +840,21 @@ class Engine:
 
         What fewer levels decide than its place allows has length 1 along the others.
         """
-        prefill = self.limited or bool({"ttft_s", "request_s"} & set(columns))
-        names = tuple(n for n in columns if n in (*ROW_COLUMNS, *CONTEXT_COLUMNS, *POINT_COLUMNS))
-        stages = self.stages(kinds, (*names, "fits", "in_time"), prefill=prefill)
+        prefill = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(columns))
+        limits = self._limits(kinds)
+        names = tuple(
+            dict.fromkeys(
+                (*(n for n in columns if n in (*ROW_COLUMNS, *CONTEXT_COLUMNS, *POINT_COLUMNS)), *limits, "max_batch")
+            )
+        )
+        shared = names if self.given.any() else tuple(n for n in names if n not in POINT_COLUMNS)
+        stages = self.stages(kinds, shared, prefill=prefill)
         at = self._levels(stages, rows)
         at_row = dict(zip(stages.of_rows, stages.unpacked(at[0]), strict=True))
         at_load = dict(zip(stages.of_loads, at[1], strict=True))
         at_context = dict(zip(stages.of_contexts, at[2], strict=True))
-        points = stages.points(*at)
+        points = dict(stages.points(*at)) if stages.of_points else {}
+        outputs = stages.of_output
 
         def lower(atom: levels.Atom, axes: int) -> Any:
             """An output that is no point's: [R], [C, R] or [B, 1, R]."""
@@ -846,19 +863,45 @@ class Engine:
             for level in (at_row, at_context, at_load):
                 if atom in level:
                     value = level[atom]
-                    return (
-                        value[:, None, :]
-                        if level is at_load
-                        else value.reshape((1,) * (axes - value.ndim) + value.shape)
-                    )
+                    if level is at_load:
+                        return value[:, None, :]
+                    return value.reshape((1,) * (axes - value.ndim) + value.shape)
             raise KeyError(atom)
 
-        outputs = stages.of_output
-        return (
-            {n: lower(outputs[n], 1) for n in ROW_COLUMNS if n in outputs},
-            {n: lower(outputs[n], 2) for n in CONTEXT_COLUMNS if n in outputs},
-            {n: points[n] if n in points else lower(outputs[n], 3) for n in POINT_COLUMNS if n in outputs},
-        )
+        of_rows = {n: lower(outputs[n], 1) for n in ROW_COLUMNS if n in outputs}
+        of_contexts = {n: lower(outputs[n], 2) for n in CONTEXT_COLUMNS if n in outputs and n not in POINT_COLUMNS}
+        wanted = [n for n in POINT_COLUMNS if n in names]
+        points |= {n: lower(outputs[n], 3) for n in wanted if n in outputs and n not in points}
+        if not self.given.all():
+            own = self._largest(rows, of_contexts["max_batch"], kinds, tuple(wanted))
+            points = {name: self._joined(points.get(name), own[name]) for name in (*wanted, "batch")}
+        return of_rows, of_contexts, points
+
+    def _limits(self, kinds: Kinds) -> tuple[str, ...]:
+        return LIMITS if kinds.paced else LIMITS[:2]
+
+    def _joined(self, given: Any, own: Any) -> Any:
+        """[batch, context, row] from what the batches of the grid gave and what the largest ones did."""
+        if given is None:  # the batch itself, or no batch but the largest
+            given = np.asarray(self.batch)[:, None, None]
+        out = np.empty((len(self.given), *np.shape(own)), dtype=np.asarray(own).dtype)
+        out[self.given], out[~self.given] = given, own
+        return out
+
+    def _largest(self, rows: np.ndarray, most: Any, kinds: Kinds, columns: tuple[str, ...]) -> dict[str, Any]:
+        """Points of the largest batch that fits and keeps the limits: [context, row], and that batch."""
+        point, limits = self._point(rows), self._limits(kinds)
+
+        def at(batch: Any, columns: tuple[str, ...]) -> dict[str, Any]:
+            found: dict[str, Any] = _own_call(kinds, columns)(point, np.asarray(batch, self.dtype), self.context)
+            return found
+
+        def holds(batch: np.ndarray) -> Any:
+            found = at(batch, limits)
+            return np.logical_and.reduce([np.asarray(found[name]) > 0 for name in limits])
+
+        batch = largest_batch(np.broadcast_to(most, (self.space.n_contexts, len(rows))), holds)
+        return {**at(batch, columns), "batch": batch.astype(self.dtype)}
 
     def filtered(
         self,
@@ -879,35 +922,65 @@ class Engine:
 
     def filter_stages(self, kinds: Kinds, objectives: tuple[str, str]) -> Stages:
         """The calls that `filtered` makes."""
-        timed = self.limited or bool({"ttft_s", "request_s"} & set(objectives))
+        timed = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(objectives))
         merged = not (kinds.hop_b or kinds.two_batch)  # those hide communication behind particular causes
-        return self.stages(kinds, (*objectives, "fits", "in_time"), prefill=timed, merged=merged)
+        return self.stages(kinds, (*objectives, *self._limits(kinds)), prefill=timed, merged=merged)
 
-    def plain(
-        self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray, kinds: Kinds
-    ) -> dict[str, np.ndarray]:
-        """All columns of single points by NumPy, a point an element, nothing shared and nothing compiled."""
+    def _point(self, rows: np.ndarray) -> dict[str, Any]:
+        """The numbers of configurations, by table: each [rows]."""
         i_model, i_machine, i_layout = self.space.indices(rows)
 
         def take(table: Any, at: np.ndarray) -> Any:
             return jax.tree.map(lambda column: column[at], table)
 
         t = self.tables
-        point = {
+        return {
             "model": take(t.model, i_model),
             "machine": take(t.machine, i_machine),
             "layout": {"layout": take(t.layout, i_layout), "skew": t.skew[i_layout]},
             "accuracy": take(t.accuracy, i_model * len(self.space.machines) + i_machine),
             "excess": t.excess[t.excess_of_model[i_model], t.excess_of_layout[i_layout]],
         }
-        with namespace(np), np.errstate(all="ignore"):
-            batch, context = np.asarray(self.batch)[i_batch], take(self.context, i_context)
-            found = evaluate_point(_row(point), batch, context, kinds)
-        return {
-            f.name: np.broadcast_to(getattr(part, f.name), rows.shape)
-            for part in found
-            for f in dataclasses.fields(part)
-        }
+
+    def plain(
+        self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray, kinds: Kinds
+    ) -> dict[str, np.ndarray]:
+        """All columns of single points by NumPy, a point an element, nothing shared and nothing compiled.
+
+        `batch` is among them: where the grid asks for as many as fit, it is that number.
+        """
+        point = self._point(rows)
+        context = jax.tree.map(lambda column: column[i_context], self.context)
+        batch = self.space.batch[i_batch].astype(self.dtype)
+
+        def at(batch: np.ndarray) -> dict[str, Any]:
+            with namespace(np), np.errstate(all="ignore"):
+                found = evaluate_point(_row(point), batch, context, kinds)
+            return {f.name: getattr(part, f.name) for part in found for f in dataclasses.fields(part)}
+
+        open_ = ~np.isfinite(batch)
+        if open_.any():
+
+            def holds(sized: np.ndarray) -> Any:
+                found = at(np.where(open_, sized, batch).astype(self.dtype))
+                return np.logical_and.reduce([found[name] > 0 for name in self._limits(kinds)])
+
+            most = np.broadcast_to(at(np.where(open_, 1.0, batch).astype(self.dtype))["max_batch"], rows.shape)
+            batch = np.where(open_, largest_batch(most, holds), batch).astype(self.dtype)
+        return {name: np.broadcast_to(value, rows.shape) for name, value in {**at(batch), "batch": batch}.items()}
+
+
+@functools.cache
+def _own_call(kinds: Kinds, columns: tuple[str, ...]) -> Any:
+    """Points with a batch of their own: [context, row]."""
+
+    def one(point: dict[str, Any], batch: Any, context: Context) -> dict[str, Any]:
+        found = evaluate_point(_row(point), batch, context, kinds)
+        merged = {f.name: getattr(part, f.name) for part in found for f in dataclasses.fields(part)}
+        return {name: merged[name] for name in columns}
+
+    over_rows = jax.vmap(one, in_axes=(0, 0, None))
+    return jax.jit(jax.vmap(over_rows, in_axes=(None, 0, 0)), compiler_options=compiler_options())
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from sweep import accuracy
-from sweep.columns import COLUMNS
+from sweep.columns import AGGREGATED_COLUMNS, COLUMNS
 from sweep.config import Study, as_record
 from sweep.cost.arith import ceil_div, namespace
 from sweep.cost.attention import decode_attention, prefill_attention
@@ -44,6 +44,7 @@ from sweep.cost.tokens import microbatches, prefill_tokens
 from sweep.doubt import range_names, ranges
 from sweep.errors import BadInput
 from sweep.evaluate import accuracy_table, excess_of
+from sweep.largest import largest_batch
 from sweep.machine import Link, Machine, OpRate, attention_unit, flops_of, math_unit
 from sweep.point import FORMAT_MATH, Context, Kinds, Layout, Model, Num, Precision
 from sweep.space import REASON_BIT, Space, build, kinds, row_reasons
@@ -201,6 +202,8 @@ def point_of(study: Study) -> tuple[Space, _Point]:
     if load["batch"] is None:
         raise BadInput("workload.batch=null: must be given")
     space = build(point_study)
+    if study.serving.mode == "disaggregated":
+        raise BadInput("serving=disaggregated: a point is of one pool; nearest: decode, or sweep serving=disaggregated")
     model, layout = _scalars(space.model), _scalars(space.layout)
     check_layout(model, layout)
     point = _Point(
@@ -209,14 +212,32 @@ def point_of(study: Study) -> tuple[Space, _Point]:
         context=_scalars(space.context),
         kinds=kinds(space),
     )
-    return space, point
+    with _numbers():
+        return space, _sized(point)
+
+
+def _sized(point: _Point) -> _Point:
+    """A point whose batch is a number: of `max`, the largest that fits and keeps the limits."""
+    if math.isfinite(point.batch):
+        return point
+
+    def at(batch: Num) -> tuple[Any, Any]:
+        _, at_context, cost = evaluate_point(point.row, np.float64(batch), point.context, point.kinds)
+        return at_context, cost
+
+    def holds(batch: np.ndarray) -> bool:
+        _, cost = at(np.float64(batch))
+        return bool(cost.fits and cost.in_time and cost.in_pace)
+
+    return dataclasses.replace(point, batch=np.float64(largest_batch(at(1.0)[0].max_batch, holds)))
 
 
 def _explained(study: Study, space: Space, point: _Point) -> Explanation:
     row, context = point.row, point.context
     at_row, at_context, cost = evaluate_point(row, point.batch, context, point.kinds)
     columns: dict[str, Any] = {}
-    for column in COLUMNS:
+    shown = (*COLUMNS, *AGGREGATED_COLUMNS) if point.kinds.aggregated else COLUMNS
+    for column in shown:
         for source in (at_row, at_context, cost):
             if hasattr(source, column.name):
                 columns[column.name] = _number(getattr(source, column.name))
@@ -226,13 +247,15 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         reasons.add("capacity")
     if columns["ttft_s"] is not None and not cost.in_time:
         reasons.add("ttft_cut")
+    if columns["tpot_s"] is not None and not cost.in_pace:
+        reasons.add("tpot_cut")
     columns["feasible"] = not reasons
     columns["reasons"] = [name for name in REASONS if name in reasons]
     beyond = int(context.longest > row.model.max_context)
     columns["extrapolation"] = int(row.extrapolation) + beyond
     left = int(ranges(space, study).bits[0, 0]) | beyond << len(accuracy.EXTRAPOLATION_RANGES)
     return Explanation(
-        columns={c.name: columns[c.name] for c in COLUMNS},
+        columns={c.name: columns[c.name] for c in shown},
         ops=[*decode_rows(point), *prefill_rows(point)],
         step=_step(point),
         memory={
@@ -246,7 +269,7 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
             "max_batch": columns["max_batch"],
             **_tiers(space, point),
         },
-        inputs=_inputs(study, row.layout),
+        inputs=_inputs(study, point),
         accuracy_label=accuracy.label(study.accuracy),
         ranges_left=list(range_names(left)),
         peaks=_peaks(study),
@@ -359,9 +382,10 @@ def _weight_formats(p: Precision) -> set[str]:
     return {f for f in formats if f in FORMAT_MATH}
 
 
-def _inputs(study: Study, layout: Layout) -> dict[str, Any]:
+def _inputs(study: Study, point: _Point) -> dict[str, Any]:
     """What was asked for: names as in a table of points, layout and load in full, and the figures of the records."""
     base = study.base
+    layout = point.row.layout
     cut = {k: base["layout"].values[k] for k in base["layout"].values}
     for key in ("tpa", "kvp", "dpa", "tpf", "ep", "pp"):
         cut[key] = _whole(getattr(layout, key))
@@ -378,7 +402,8 @@ def _inputs(study: Study, layout: Layout) -> dict[str, Any]:
         "hardware_price": base["hardware"].about.get("price"),
         "hardware_power": base["hardware"].about.get("power"),
         "layout": cut,
-        "workload": {k: _plain(v) for k, v in base["workload"].values.items()},
+        "serving": study.serving.mode,
+        "workload": {k: _whole(point.batch) if k == "batch" else _plain(v) for k, v in base["workload"].values.items()},
         "inputs": {g: {k: _plain(v) for k, v in base[g].values.items()} for g in ("model", "hardware", "precision")},
     }
 
@@ -667,6 +692,8 @@ def _first_move(
 
 
 def _bound(point: _Point) -> str:
+    if point.kinds.aggregated:
+        return BOUNDS[int(evaluate_point(point.row, point.batch, point.context, point.kinds)[2].bound)]
     row = point.running()
     load = load_terms(row, point.batch, point.kinds)
     p = token_time(row, load, point.batch, point.context.decode, point.kinds).parts

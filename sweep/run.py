@@ -25,7 +25,15 @@ import polars as pl
 import pyarrow as pa
 
 from sweep import accuracy, doubt, store
-from sweep.columns import BY_NAME, COLUMNS, NUMBERS, SCHEMA_VERSION
+from sweep.columns import (
+    AGGREGATED_COLUMNS,
+    BY_NAME,
+    COLUMNS,
+    NUMBERS,
+    POOL_COLUMNS,
+    SCHEMA_VERSION,
+    Column,
+)
 from sweep.config import Study
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
@@ -33,7 +41,7 @@ from sweep.evaluate import Engine, sift
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
 from sweep.measured import measured
-from sweep.space import REASON_BIT, Space, build, filters, kinds, row_reasons
+from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, build, filters, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
 BLOCK_LOADS = 1 << 16
@@ -41,6 +49,7 @@ CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
 DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
 PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
+LATE = {"fits": "capacity", "in_time": "ttft_cut", "in_pace": "tpot_cut"}  # limits of points, and what breaks them
 WRITERS = 2  # threads that encode parts
 PLAIN_GRID = 1 << 16  # points that NumPy evaluates before a compiler is ready
 ROWS_PER_BAR = 32  # rows that are compared with one bar on the device
@@ -116,7 +125,8 @@ def plan(study: Study) -> Plan:
     """
     space = build(study)
     objectives = parse_objectives(study.frontier.objectives)
-    known = [c.name for c in COLUMNS if c.level in ("row", "context", "point") and c.dtype == "float32"]
+    stored = columns_of(study, space)
+    known = [c.name for c in stored if c.level in ("row", "context", "point") and c.dtype == "float32"]
     for objective in objectives:
         if objective.column not in known:
             raise BadInput(
@@ -130,6 +140,7 @@ def plan(study: Study) -> Plan:
         "hardware",
         "precision",
         "efficiency",
+        "serving",
     ]
     for key in by:
         if key not in (*swept, *constant):
@@ -155,6 +166,13 @@ def plan(study: Study) -> Plan:
         points_before=before,
         points=points,
     )
+
+
+def columns_of(study: Study, space: Space) -> tuple[Column, ...]:
+    """Columns of a study's points: those of all, and what its way of serving adds."""
+    mixed = bool((np.asarray(space.context.mixed) > 0).any())
+    pools = study.serving.mode == "disaggregated" and "serving" not in study.grid
+    return (*COLUMNS, *(AGGREGATED_COLUMNS if mixed else ()), *(POOL_COLUMNS if pools else ()))
 
 
 def count_points(space: Space) -> int | None:
@@ -220,7 +238,7 @@ def _labels(columns: list[np.ndarray]) -> np.ndarray:
 
 def make_groups(space: Space, by: tuple[str, ...]) -> Groups:
     """Group numbers from the axes that `by` names."""
-    load_names = {"batch", "workload", "isl", "osl", "context", "prefix_hit", "ttft_max_s"}
+    load_names = {"batch", "serving", "workload", *CONTEXT_KEYS}
     load_axes = [a for a in space.axes if a.name in load_names]
     row_axes_all = [a for a in space.axes if a.name not in load_names]
     stride = 1
@@ -309,6 +327,7 @@ class Run:
         self.groups = make_groups(plan.space, plan.by)
         self.counts = Counts()
         self.kinds = kinds(plan.space)
+        self.columns = columns_of(plan.study, plan.space)
         self.accuracy_label = accuracy.label(plan.study.accuracy)
         block = min(BLOCK_POINTS // plan.space.per_row, BLOCK_LOADS // len(plan.space.batch))
         self.block_rows = int(min(max(block, 16), max(plan.space.n_rows, 1)))
@@ -334,6 +353,7 @@ class Run:
             and len(levels) <= 1
             and len(levels) + 2 == len(plan.objectives)
             and self.groups.n_batch == 1
+            and bool(np.isfinite(plan.space.batch).all())
         )
         self.level, self.pair = (levels[0] if levels else None), inner
         count = 3 if self.fast else len(plan.objectives)
@@ -445,8 +465,8 @@ class Run:
         """Take a block off the device: counts, and its survivors into the frontier."""
         out = block.out
         counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
-        counts.reasons["capacity"] = int(out["capacity"])
-        counts.reasons["ttft_cut"] = int(out["ttft_cut"])
+        for name, reason in LATE.items():
+            counts.reasons[reason] = int(out[name]) if name in out else 0
         self._let_in(np.asarray(out["alive"]), np.asarray(out["a"]), np.asarray(out["b"]), block)
         return counts
 
@@ -490,7 +510,7 @@ class Run:
         rows = rows[~lost]
         if not len(rows):
             return rows, counts
-        if self.small or self.engine.limited:  # a point too large may be late as well: only its evaluation tells
+        if self.small or self.engine.cut:  # a point too large may be late as well: only its evaluation tells
             return rows, counts
         padded = np.concatenate([rows, np.full((-len(rows)) % (1 << 14), rows[0])])
         held = np.concatenate(
@@ -653,7 +673,7 @@ class Run:
         """All columns of all points of rows, each [rows, batch, context], before filters."""
         if self.small:
             return self._plain_columns(rows)
-        wanted = [*(c.name for c in COLUMNS), "extrapolation"]
+        wanted = [*(c.name for c in self.columns), "extrapolation"]
         n = len(rows)
         at_row, at_context, points = jax.tree.map(
             lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), self.kinds, wanted)
@@ -669,21 +689,25 @@ class Run:
             return out
 
         out: dict[str, np.ndarray] = {}
-        for column in COLUMNS:
-            if column.level == "row":
+        for column in self.columns:
+            if column.name in points:
+                out[column.name] = placed(np.moveaxis(points[column.name], 2, 0))
+            elif column.level == "row":
                 out[column.name] = placed(at_row[column.name][:, None, None])
             elif column.level == "context":
                 out[column.name] = placed(at_context[column.name].T[:, None, :])
-            elif column.level == "point":
-                out[column.name] = placed(np.moveaxis(points[column.name], 2, 0))
-        fits, in_time = (np.moveaxis(points[name], 2, 0) > 0 for name in ("fits", "in_time"))
-        late = np.where(fits, np.int32(0), np.int32(REASON_BIT["capacity"]))
-        late = late | np.where(in_time, np.int32(0), np.int32(REASON_BIT["ttft_cut"]))
+        if "batch" in points:  # of those that are as large as possible
+            out["workload.batch"] = placed(np.moveaxis(points["batch"], 2, 0))
+        late: Any = np.int32(0)
+        for name, reason in LATE.items():
+            if name in points:
+                late = late | np.where(np.moveaxis(points[name], 2, 0) > 0, np.int32(0), np.int32(REASON_BIT[reason]))
         reasons = placed(late)
         if len(impossible):
             reasons[impossible] = by_row[impossible][:, None, None]
             for name in NUMBERS:
-                out[name][impossible] = np.nan
+                if name in out:
+                    out[name][impossible] = np.nan
         out["reasons"] = reasons
         out["feasible"] = reasons == 0
         longest = np.asarray(self.space.context.longest)[None, None, :]
@@ -700,16 +724,19 @@ class Run:
         out = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         reasons = row_reasons(self.space, rows)
         possible = reasons == 0
-        late = np.where(out.pop("fits") > 0, 0, REASON_BIT["capacity"])
-        late |= np.where(out.pop("in_time") > 0, 0, REASON_BIT["ttft_cut"])
+        late = np.zeros(len(rows), dtype=np.int32)
+        for name, reason in LATE.items():
+            late |= np.where(out[name] > 0, 0, REASON_BIT[reason]).astype(np.int32)
         for name in NUMBERS:
-            out[name] = np.where(possible, out[name], np.nan)
+            if name in out:
+                out[name] = np.where(possible, out[name], np.nan)
         out["reasons"] = np.where(possible, late, reasons)
         out["feasible"] = out["reasons"] == 0
         longest = np.asarray(self.space.context.longest)[i_context]
         limit = self.space.model_max_context[self.space.indices(rows)[0]]
         out["extrapolation"] = out_of_range(out_row=out["extrapolation"], beyond=longest > limit, shape=rows.shape)
-        return {c.name: out[c.name] for c in COLUMNS}
+        found = {c.name: out[c.name] for c in self.columns}
+        return found if self.engine.given.all() else found | {"workload.batch": out["batch"]}
 
     def _plain_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         shape = (len(rows), len(self.space.batch), self.space.n_contexts)
@@ -783,7 +810,7 @@ class Run:
             written(0)
 
     def _no_columns(self) -> dict[str, np.ndarray]:
-        return {c.name: np.zeros(0) for c in COLUMNS}
+        return {c.name: np.zeros(0) for c in self.columns}
 
     def _block_table(self, writer: store.Writer, rows: np.ndarray) -> tuple[Any, Counts]:
         columns = self._stored_block(rows)
@@ -970,6 +997,7 @@ class Run:
             "token_policy": plan.study.accuracy.data,
             **about,
             "efficiency": plan.study.efficiency_id,
+            "serving": plan.study.serving.mode,
             "choices": {k: v for k, v in plan.study.choices.items() if "/" not in k},
             "provenance": store.provenance(self.space),
             "axes": {a.name: a.size for a in self.space.axes},

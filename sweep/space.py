@@ -20,7 +20,17 @@ import numpy as np
 
 from sweep import expr
 from sweep.complete import complete_context, complete_layout, complete_model
-from sweep.config import SETTINGS, Record, Study, as_record, check_value, flat, from_file
+from sweep.config import (
+    SETTINGS,
+    Record,
+    ServingConfig,
+    Study,
+    as_record,
+    check_serving,
+    check_value,
+    flat,
+    from_file,
+)
 from sweep.cost.memory import count_params
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
@@ -31,7 +41,7 @@ from sweep.point import RECORDS, Context, Kinds, Layout, Model, names
 from sweep.tiers import check_memory, check_placement, check_tiers, plan
 
 REASON_BIT = {name: 1 << i for i, name in enumerate(REASONS)}
-CONTEXT_KEYS = ("isl", "osl", "context", "prefix_hit", "ttft_max_s")
+CONTEXT_KEYS = ("isl", "osl", "context", "prefix_hit", "ttft_max_s", "tpot_max_s")
 RECORD_AXES = ("model", "hardware", "precision")
 
 
@@ -54,7 +64,7 @@ class Space:
     steps: tuple[tuple[int, int], ...]  # class and tier of each step that fills tiers of memory; empty: one tier
     layout: Layout  # each field an array over layouts
     skew: np.ndarray  # over layouts
-    batch: np.ndarray
+    batch: np.ndarray  # infinite: as many as fit and keep the limits
     context: Context  # each field an array over contexts
     hardware: tuple[Record, ...]
     precision: tuple[Record, ...]
@@ -510,6 +520,31 @@ def _workload_axes(
     return batch, complete_context(table), skew, axes
 
 
+def _serving_axis(study: Study, context: Context) -> tuple[Context, list[Axis]]:
+    """Contexts once per way of serving, and the axis that numbers those, the slower digit.
+
+    Disaggregated serving is decode alone here: its other pool is another grid, see `sweep.match`.
+    """
+    spec = study.grid.get("serving")
+    if spec is None:
+        ways = [(study.serving.mode, study.serving)]
+    else:
+        entries = [str(name) for name in spread("serving", spec)]
+        ways = [(n, check_serving(ServingConfig(**study.library.raw("serving", n)))) for n in _unique(entries)]
+        if any(way.mode == "disaggregated" for _, way in ways) and len(ways) > 1:
+            raise BadInput(
+                f"grid.serving={', '.join(n for n, _ in ways)}: two pools are two grids, matched afterwards; "
+                "use -m serving=aggregated,disaggregated"
+            )
+    n = len(context.decode)
+    fitted = float((study.efficiency.get("serving") or {}).get("phi", 1.0))
+    phi = [fitted if way.phi is None else way.phi for _, way in ways]
+    mixed = np.repeat([p if way.mode == "aggregated" else 0.0 for (_, way), p in zip(ways, phi, strict=True)], n)
+    tiled = {k: np.tile(np.asarray(getattr(context, k)), len(ways)) for k in names(Context)}
+    axes = [Axis(name="serving", size=len(ways), columns={"serving": np.array([w for w, _ in ways], dtype=object)})]
+    return Context(**{**tiled, "mixed": mixed}), axes if spec is not None else []
+
+
 def build(study: Study) -> Space:
     """The grid of a study: tables and axes.
 
@@ -517,8 +552,9 @@ def build(study: Study) -> Space:
     """
     study = prepared(study)
     for key in study.grid:
-        if key not in (*RECORDS, "efficiency", "placement"):
-            raise BadInput(f"grid.{key}: no such axis; {closest(str(key), (*RECORDS, 'efficiency', 'placement'))}")
+        known_axes = (*RECORDS, "efficiency", "placement", "serving")
+        if key not in known_axes:
+            raise BadInput(f"grid.{key}: no such axis; {closest(str(key), known_axes)}")
     zipped = _split_zip(study.zip)
     axes: list[Axis] = []
     dropped: dict[str, int] = {}
@@ -549,7 +585,9 @@ def build(study: Study) -> Space:
     layout, axis = layout_axis(study, study.grid.get("layout"), zipped.get("layout", {}))
     axes.append(axis)
     batch, context, skew, load_axes = _workload_axes(study, study.grid.get("workload"), zipped.get("workload", {}))
-    axes += load_axes
+    context, serving_axes = _serving_axis(study, context)
+    at = next((i for i, a in enumerate(load_axes) if a.name not in ("routing_skew", "batch")), len(load_axes))
+    axes += [*load_axes[:at], *serving_axes, *load_axes[at:]]
     if len(skew) > 1:  # a digit right after the layout: repeat each layout per skew
         layout = Layout(**{k: np.repeat(getattr(layout, k), len(skew)) for k in names(Layout)})
     n_layouts = len(layout.tpa)
@@ -647,6 +685,8 @@ def kinds(space: Space) -> Kinds:
         chunked=bool((lay.prefill_chunk > 0).any()),
         tiers=space.steps,
         reload=bool(space.steps) and uses_reload(space.machines) and bool((space.context.prefix_hit > 0).any()),
+        aggregated=bool((np.asarray(space.context.mixed) > 0).any()),
+        paced=bool(np.isfinite(np.asarray(space.context.tpot_max_s)).any()),
     )
 
 

@@ -21,8 +21,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sweep.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, axis_metadata
+from sweep.columns import ALL_COLUMNS, BY_NAME, SCHEMA_VERSION, axis_metadata
 from sweep.cost.result import BOUNDS, REASONS
+from sweep.economics import with_derived
 from sweep.errors import BadInput, closest
 from sweep.space import Axis, Space
 
@@ -97,7 +98,7 @@ class Writer:
             f"{PREFIX}accuracy_label": accuracy_label,
             f"{PREFIX}provenance": json.dumps(provenance(space)),
         }
-        for key in [*self.axis_keys, *(c.name for c in COLUMNS)]:
+        for key in dict.fromkeys([*self.axis_keys, "workload.batch", *(c.name for c in ALL_COLUMNS)]):
             about = axis_metadata(key) if key not in BY_NAME else {"unit": BY_NAME[key].unit, "doc": BY_NAME[key].doc}
             self.metadata[f"unit.{key}"] = about["unit"]
             self.metadata[f"doc.{key}"] = about["doc"]
@@ -128,10 +129,14 @@ class Writer:
                 digits.append(digit)
             for axis, digit in zip(self.space.axes, reversed(digits), strict=True):
                 for key in axis.columns:
-                    arrays.append(self._axis_array(axis, key, digit))
-                    names.append(key)
+                    if key not in columns:  # a batch as large as possible has a figure per point
+                        arrays.append(self._axis_array(axis, key, digit))
+                        names.append(key)
+        if "workload.batch" in columns:
+            arrays.append(pa.array(np.asarray(columns["workload.batch"]).astype(np.int32)))
+            names.append("workload.batch")
         bounds = pa.array(BOUNDS)
-        for column in COLUMNS:
+        for column in ALL_COLUMNS:
             if column.name not in columns:
                 continue
             value = columns[column.name]
@@ -308,6 +313,7 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     Args:
         path: a sweep's directory, a multirun's, or one Parquet file.
         table: `points`, or `frontier`.
+    The columns that follow from others (`sweep.economics`) are there too, computed when they are asked for.
     Columns that only some jobs swept are null in the others. Axis columns that were left out of the files are put
     back from `point_id`. Raises: `BadInput` for a path without points or of another schema version.
     """
@@ -326,7 +332,7 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
             if missing:
                 frame = with_axes(frame, axes_from_json(axes))
         labels = [n for n, t in frame.collect_schema().items() if t == pl.Categorical or isinstance(t, pl.Enum)]
-        frames.append(frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame)
+        frames.append(with_derived(frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame))
     return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
 
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from sweep.accuracy import TIE_DENSE_NATS, TIE_MOE_NATS
 from sweep.report import tags
-from sweep.report.charts import BOUND_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
 from sweep.report.markdown import (
     BOUND_LABELS,
     grid,
@@ -48,7 +48,8 @@ _AXIS_GROUPS = ("hardware", "precision", "layout", "workload", "serving", "effic
 _ASKED_KEYS = ("grid", "zip", "where", "layout", "layouts", "objectives", "by", "defaults")
 _FIGURES_VERIFIED = ("confirmed", "published", "official", "measured", "verified", "datasheet", "vendor")
 _POINT_COLUMNS = (
-    "model", "hardware", "precision", "layout", "workload.batch", "workload.context", "workload.isl", "workload.osl",
+    "model", "hardware", "precision", "serving", "prefill.hardware", "prefill.layout", "layout", "n_prefill",
+    "n_decode", "workload.batch", "workload.context", "workload.isl", "workload.osl",
     "accuracy", "tok_s_gpu", "tok_s_user", "ttft_s", "bound", "robust", "loss_source",
 )  # fmt: skip
 RANGE_ROWS = 24  # of the table of ranges left
@@ -445,15 +446,16 @@ class _Page:
         shares = {(row[0], row[1]): row[2] for row in counts.iter_rows()}
         names = sorted({key for key, _ in shares})
         totals = {name: sum(n for (key, _), n in shares.items() if key == name) for name in names}
+        parts = [part for part in PART_COLOURS if part != "prefill" or "prefill_s" in self.frontier.columns]
         rows = [
             [
                 str(name),
-                *(percent(shares.get((name, part), 0) / totals[name], 0) for part in BOUND_COLOURS),
+                *(percent(shares.get((name, part), 0) / totals[name], 0) for part in parts),
                 integer(totals[name]),
             ]
             for name in names
         ]
-        heads = [self.line, *(f"{BOUND_LABELS[part]} [%]" for part in BOUND_COLOURS), "points"]
+        heads = [self.line, *(f"{BOUND_LABELS[part]} [%]" for part in parts), "points"]
         return "\n".join(
             [
                 "## What binds",

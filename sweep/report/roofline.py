@@ -10,12 +10,19 @@ from typing import Any
 import altair as alt
 
 from sweep.explain import Explanation, compare, moves
-from sweep.report.charts import BOUND_COLOURS, _dressed
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, _dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label
 from sweep.report.tags import tag
 
 WIDTH = 120  # characters of a line at most
-_PARTS = {name: f"{name}_s" for name in BOUND_COLOURS}
+_PARTS = {name: f"{name}_s" for name in PART_COLOURS}
+
+
+def _parts_of(e: Explanation) -> dict[str, str]:
+    """The parts that the time of a token has: a replica that does not prefill has one less."""
+    return {name: column for name, column in _PARTS.items() if column in e.columns}
+
+
 _INK, _LINE = "#222222", "#555555"
 
 # --- text --------------------------------------------------------------------------------------------------------
@@ -144,7 +151,7 @@ def _parts(e: Explanation) -> str:
     if total is None:
         return ""
     lines = ["Where the time of an output token goes"]
-    for name, column in _PARTS.items():
+    for name, column in _parts_of(e).items():
         seconds = e.columns[column] or 0.0
         share = seconds / total if total else 0.0
         bar = "#" * round(50 * share)
@@ -297,7 +304,7 @@ def _moves(e: Explanation) -> str:
     bound = e.columns["bound"]
     if bound is None:
         return ""
-    largest = sorted(_PARTS, key=lambda name: -(e.columns[_PARTS[name]] or 0.0))
+    largest = sorted(_parts_of(e), key=lambda name: -(e.columns[_PARTS[name]] or 0.0))
     lines = [f"What would have to change for the bound to move from {BOUND_LABELS[bound]}, all else equal"]
     for move in moves(e):
         value = ""
@@ -328,11 +335,11 @@ def _differences(a: Explanation, b: Explanation) -> str:
         ("held per GPU", "held_bytes", 1e-9, "GB"),
         ("largest batch", "max_batch", 1.0, "requests"),
         ("accuracy", "accuracy", 100.0, "%"),
-        *((BOUND_LABELS[name], column, 1e3, "ms") for name, column in _PARTS.items()),
+        *((BOUND_LABELS[name], column, 1e3, "ms") for name, column in {**_parts_of(a), **_parts_of(b)}.items()),
     ]
     table = [["", "A", "B", "", "B / A"]]
     for name, column, factor, unit in totals:
-        x, y = a.columns[column], b.columns[column]
+        x, y = a.columns.get(column), b.columns.get(column)
         table.append([name, _figure(x, factor), _figure(y, factor), unit, _ratio(x, y)])
     table.append(["bound", a.columns["bound"] or "-", b.columns["bound"] or "-", "", ""])
     blocks = ["\n".join(["Totals", *_aligned(table, left=(0, 3))])]
