@@ -697,7 +697,9 @@ class Run:
             elif column.level == "context":
                 out[column.name] = placed(at_context[column.name].T[:, None, :])
         if "batch" in points:  # of those that are as large as possible
+            own = ~np.isfinite(self.space.batch)
             out["workload.batch"] = placed(np.moveaxis(points["batch"], 2, 0))
+            out["workload.batch"][np.ix_(impossible, own)] = np.nan
         late: Any = np.int32(0)
         for name, reason in LATE.items():
             if name in points:
@@ -736,7 +738,10 @@ class Run:
         limit = self.space.model_max_context[self.space.indices(rows)[0]]
         out["extrapolation"] = out_of_range(out_row=out["extrapolation"], beyond=longest > limit, shape=rows.shape)
         found = {c.name: out[c.name] for c in self.columns}
-        return found if self.engine.given.all() else found | {"workload.batch": out["batch"]}
+        if self.engine.given.all():
+            return found
+        known = possible | np.isfinite(self.space.batch)[i_batch]
+        return found | {"workload.batch": np.where(known, out["batch"], np.nan)}
 
     def _plain_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         shape = (len(rows), len(self.space.batch), self.space.n_contexts)
