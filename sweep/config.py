@@ -126,6 +126,7 @@ def root_schema() -> type:
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
+        ("claim", Any, field(default=None)),
     ]
     return make_dataclass("SweepConfig", fields)
 
@@ -234,7 +235,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
 
 
 # how a pipeline runs, not what it computes
-OPTIONS = ("resume", "output", "progress", "report", "against", "chart")
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "claim")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from sweep.explain import Explanation, compare, moves
-from sweep.report.charts import BOUND_COLOURS, _dressed
+from sweep.report.charts import BOUND_COLOURS, dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label
 
 WIDTH = 120  # characters of a line at most
@@ -484,7 +484,7 @@ def roofline_chart(
     panel = alt.layer(*layers).properties(width=_PIXELS[0], height=_PIXELS[1])
     e = explanation
     heading = title or f"Roofline of {e.inputs['model']} on {e.inputs['hardware']}"
-    return _dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
+    return dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
 
 
 def _caption(e: Explanation) -> list[str]:
