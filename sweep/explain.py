@@ -163,6 +163,16 @@ def explain(study: Study) -> Explanation:
     Raises: `BadInput` where the layout is impossible for the model. Whatever else stands against the point (capacity,
         missing figures, no such format, outside the domain, too slow to the first token) is in `reasons`.
     """
+    space, point = point_of(study)
+    with _numbers():
+        return _explained(study, space, point)
+
+
+def point_of(study: Study) -> tuple[Space, _Point]:
+    """The point that the base records of a study describe, as float64 numbers, and the grid of that one point.
+
+    Raises: as `explain`, but for layouts that `space.row_reasons` refuses.
+    """
     point_study = dataclasses.replace(study, grid={}, zip={}, where=[])
     load = study.base["workload"].values
     if load["batch"] is None:
@@ -176,8 +186,7 @@ def explain(study: Study) -> Explanation:
         context=_scalars(space.context),
         kinds=kinds(space),
     )
-    with _numbers():
-        return _explained(study, space, point)
+    return space, point
 
 
 def _explained(study: Study, space: Space, point: _Point) -> Explanation:
