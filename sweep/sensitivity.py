@@ -283,13 +283,17 @@ _SIZES: tuple[tuple[str, str, str, str, Change], ...] = (
 )
 
 
-def elasticities(point: _Point) -> list[Lever]:
+def elasticities(point: _Point, *, sizes: bool = True) -> list[Lever]:
     """d ln(result) / d ln(lever) of every lever that the point has, by forward-mode differentiation in float64.
+
+    Args:
+        sizes: model sizes and loads too, not only the machine and the formats.
 
     Returns: levers in a fixed order; a result without a figure (a price that nobody published) has None.
     """
     found = _slopes(point, _EXACT, relaxed=False)
-    found += _slopes(point, _SIZES, relaxed=True)
+    if sizes:
+        found += _slopes(point, _SIZES, relaxed=True)
     return found
 
 

@@ -35,9 +35,12 @@ def lines(
     dash: str | None = None,
     panel: str | None = None,
     log_y: bool = True,
-    log_x: bool = True,
+    log_x: bool | None = True,
 ) -> alt.VConcatChart:
-    """One line per value of `line`, dashed by `dash` (a preset), one panel per value of `panel`."""
+    """One line per value of `line`, dashed by `dash` (a preset), one panel per value of `panel`.
+
+    `log_x` null: x is a label.
+    """
     names = frame[line].unique(maintain_order=True).to_list()
     panels = [None] if panel is None else frame[panel].unique(maintain_order=True).to_list()
     width, height = (520, 320) if len(panels) == 1 else (330, 250)
@@ -57,7 +60,9 @@ def lines(
     for name in panels:
         part = frame if panel is None else frame.filter(pl.col(panel) == name)
         encoding: dict[str, Any] = {
-            "x": alt.X(**axis(x, x_title, log_x)),
+            "x": alt.X(x, type="nominal", sort=None, title=x_title, axis=alt.Axis(labelAngle=-35))
+            if log_x is None
+            else alt.X(**axis(x, x_title, log_x)),
             "y": alt.Y(**axis(y, y_title, log_y)),
             "color": alt.Color(
                 line, type="nominal", title=None, sort=names,
@@ -118,3 +123,32 @@ def stacked(
         )  # fmt: skip
     grid = [alt.hconcat(*drawn[i : i + 2], spacing=18) for i in range(0, len(drawn), 2)]
     return dressed(alt.vconcat(*grid, spacing=16), title, subtitle)
+
+
+def bars(
+    frame: pl.DataFrame,
+    *,
+    y: str,
+    x: str,
+    colour: str,
+    title: str,
+    x_title: str,
+    subtitle: Sequence[str] = (),
+) -> alt.VConcatChart:
+    """Bars side by side: one group per value of `y`, one bar per value of `colour`."""
+    names = frame[colour].unique(maintain_order=True).to_list()
+    chart = (
+        alt.Chart(frame)
+        .mark_bar()
+        .encode(
+            y=alt.Y(y, type="nominal", sort=None, title=None, axis=alt.Axis(labelLimit=300)),
+            yOffset=alt.YOffset(colour, sort=names),
+            x=alt.X(x, type="quantitative", title=x_title),
+            color=alt.Color(
+                colour, type="nominal", title=None, sort=names,
+                scale=alt.Scale(domain=names, range=list(LINE_COLOURS[: len(names)])),
+            ),
+        )
+        .properties(width=430, height=alt.Step(16))
+    )  # fmt: skip
+    return dressed(alt.vconcat(chart), title, subtitle)
