@@ -32,7 +32,7 @@ from sweep.config import ABOUT, OPTIONS, Library, Study, conf_dir, plain, root_s
 from sweep.errors import BadInput, closest
 from sweep.point import RECORDS, names
 
-GROUPS = (*RECORDS, "efficiency", "accuracy", "grid", "experiment")
+GROUPS = (*RECORDS, "efficiency", "placement", "accuracy", "grid", "experiment")
 
 
 @dataclass(frozen=True, kw_only=True)

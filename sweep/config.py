@@ -23,6 +23,7 @@ from sweep.accuracy import check as check_accuracy
 from sweep.errors import BadInput, closest
 from sweep.machine import check_format
 from sweep.point import RECORDS, names
+from sweep.tiers import Placement, check_memory, check_placement
 
 GROUPS = tuple(RECORDS)
 # what a record's file says besides its figures
@@ -39,6 +40,7 @@ ABOUT: dict[str, tuple[str, ...]] = {
         "price_date",
         "source",
         "note",
+        "memory",
     ),
     "precision": (),
     "layout": (),
@@ -113,6 +115,7 @@ def root_schema() -> type:
     fields += [
         ("accuracy", AccuracyConfig, field(default_factory=AccuracyConfig)),
         ("efficiency", Any, field(default=None)),
+        ("placement", Any, field(default=None)),
         ("grid", Any, field(default_factory=dict)),
         ("zip", Any, field(default_factory=dict)),
         ("where", Any, field(default_factory=list)),
@@ -122,6 +125,7 @@ def root_schema() -> type:
         ("resume", Optional[str], field(default=None)),  # noqa: UP045
         ("output", Optional[str], field(default=None)),  # noqa: UP045
         ("against", Any, field(default=None)),
+        ("gap", Any, field(default_factory=dict)),
         ("overlay", Any, field(default_factory=dict)),
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
@@ -183,6 +187,8 @@ def make_record(group: str, name: str, raw: Mapping[str, Any]) -> Record:
             values[key] = check_value(group, key, value)
         elif key in ABOUT[group]:
             about[key] = value
+            if key == "memory":
+                check_memory(value, group)
         else:
             raise BadInput(f"{group}.{key}: no such key; {closest(key, known)}")
     return Record(group=group, id=name, values=values, about=about)
@@ -245,6 +251,7 @@ class Study:
     base: dict[str, Record]
     efficiency: dict[str, Any]
     efficiency_id: str
+    placement: Placement
     accuracy: AccuracyConfig
     choices: dict[str, str]  # which file was chosen in each group
     grid: dict[str, Any]
@@ -283,6 +290,7 @@ def study(config: Mapping[str, Any], choices: Mapping[str, str], directories: Se
     efficiency = config.get("efficiency")
     if not isinstance(efficiency, dict) or "kernels" not in efficiency:
         raise BadInput(f"efficiency={efficiency}: choose a preset; {closest('', library.choices('efficiency'))}")
+    chosen = choices.get("placement") or "hbm"
     settings = AccuracyConfig(**config["accuracy"])
     check_accuracy(settings)
     where = config.get("where") or []
@@ -291,6 +299,7 @@ def study(config: Mapping[str, Any], choices: Mapping[str, str], directories: Se
         base=base,
         efficiency=dict(efficiency),
         efficiency_id=choices.get("efficiency") or str(efficiency.get("name")),
+        placement=check_placement(config.get("placement") or library.raw("placement", "hbm"), chosen),
         accuracy=settings,
         choices=dict(choices),
         grid=dict(config.get("grid") or {}),

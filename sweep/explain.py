@@ -22,8 +22,9 @@ from sweep.config import Study, as_record
 from sweep.cost.arith import ceil_div, namespace
 from sweep.cost.attention import decode_attention, prefill_attention
 from sweep.cost.gemm import crossover_m
-from sweep.cost.memory import gpus
+from sweep.cost.memory import gpus, request_bytes, weights_bytes
 from sweep.cost.ops import Op, Parts, is_collective, op_parts
+from sweep.cost.placement import alone, of_step, tiered_ttft, with_tiers
 from sweep.cost.result import BOUNDS, REASONS, evaluate_point
 from sweep.cost.step import (
     Row,
@@ -45,6 +46,7 @@ from sweep.evaluate import accuracy_table, excess_of
 from sweep.machine import Link, Machine, OpRate, attention_unit, flops_of, math_unit
 from sweep.point import FORMAT_MATH, Context, Kinds, Layout, Model, Num, Precision
 from sweep.space import REASON_BIT, Space, build, kinds, row_reasons
+from sweep.tiers import CLASSES
 
 OP_KEYS = (
     "op",
@@ -156,6 +158,24 @@ class _Point:
     def drafted(self) -> Num:
         return self.row.model.n_draft if self.kinds.drafting else np.float64(0.0)
 
+    @property
+    def weights(self) -> Num:
+        """Bytes of weights on one GPU."""
+        return weights_bytes(self.row.model, self.row.machine, self.row.layout)
+
+    @property
+    def request(self) -> Num:
+        """Bytes of cache of one request on one GPU at its longest context."""
+        return request_bytes(self.row.model, self.row.machine, self.row.layout, self.context.longest)
+
+    def running(self) -> Row:
+        """The configuration as its running batch finds it: rates are those of the tiers that bytes lie in."""
+        return with_tiers(self.row, self.weights, self.request, self.batch, self.kinds)[0]
+
+    def prefilling(self) -> Row:
+        """The configuration as a prompt finds it that is alone on the machine."""
+        return alone(self.row, self.weights, self.context, self.kinds)[0]
+
 
 def explain(study: Study) -> Explanation:
     """The point that the base records of a study describe; its grid, zip and filters are ignored.
@@ -219,6 +239,7 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
             "capacity_bytes": _number(row.machine.hbm_bytes),
             "request_bytes": _number(at_context.request_bytes),
             "max_batch": columns["max_batch"],
+            **_tiers(space, point),
         },
         inputs=_inputs(study, row.layout),
         accuracy_label=accuracy.label(study.accuracy),
@@ -226,6 +247,43 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         hbm_bytes_per_s=_number(row.machine.peak_bytes_per_s),
         _point=point,
     )
+
+
+def _tiers(space: Space, point: _Point) -> dict[str, Any]:
+    """Which bytes of a GPU lie in which tier, and what a prefix costs that waits in one of them."""
+    plan = space.machines[0].plan
+    if plan is None or not point.kinds.tiers or plan.unknown:
+        return {}
+    memory = point.row.machine.memory
+    assert memory is not None
+    placed = of_step(point.row, point.weights, point.request, point.batch, point.kinds)
+    names = plan.placement.tiers()  # of one machine: all tiers that its placement names, in this order
+    rates = {t.name: t for t in plan.tiers}
+    tiers = []
+    for i, name in enumerate(names):
+        if name not in rates:
+            continue
+        held = {c: float(placed.taken[j][i]) for j, c in enumerate(CLASSES)}
+        tiers.append(
+            {
+                "tier": name,
+                "bytes": rates[name].bytes,
+                "bytes_per_s": rates[name].bytes_per_s,
+                "room_bytes": _number(memory.tier_bytes[i]),
+                **{f"{c}_bytes": size for c, size in held.items()},
+            }
+        )
+    found: dict[str, Any] = {
+        "placement": plan.placement.id,
+        "tiers": tiers,
+        "unplaced_bytes": _number(placed.unplaced),
+    }
+    if point.kinds.reload:
+        back = tiered_ttft(point.row, point.weights, point.context, point.kinds)
+        values = {f.name: _number(getattr(back, f.name)) for f in dataclasses.fields(back)}
+        values["faster"] = "reload" if back.with_reload_s <= back.recompute_s else "recompute"
+        found["reload"] = values
+    return found
 
 
 # --- the point ---------------------------------------------------------------------------------------------------
@@ -396,7 +454,7 @@ def decode_rows(point: _Point) -> list[dict[str, Any]]:
     With two-batch overlap the step passes over the layers twice, with half the requests: bytes, FLOPs and seconds
     are those of both passes, `m` is that of one.
     """
-    row, kind = point.row, point.kinds
+    row, kind = point.running(), point.kinds
     tokens = step_tokens(row.layout, point.batch, point.drafted, kind)
     passes = halves(row.layout, point.batch, kind)
     attention = decode_attention(row.model, row.machine, row.layout, tokens, point.context.decode, kind)
@@ -410,7 +468,7 @@ def decode_rows(point: _Point) -> list[dict[str, Any]]:
 
 def prefill_rows(point: _Point) -> list[dict[str, Any]]:
     """Operations of the slowest prefill chunk: the last whole one, or the rest after it where that takes longer."""
-    row, context = point.row, point.context
+    row, context = point.prefilling(), point.context
     cached = context.prompt * context.prefix_hit
     new = max(context.prompt - cached, 1.0)
     chunk = min(row.layout.prefill_chunk, new) if row.layout.prefill_chunk > 0 else new
@@ -427,7 +485,7 @@ def prefill_rows(point: _Point) -> list[dict[str, Any]]:
 
 
 def _chunk_rows(point: _Point, chunk: Num, prefix: Num) -> list[dict[str, Any]]:
-    row, kind = point.row, point.kinds
+    row, kind = point.prefilling(), point.kinds
     tokens = prefill_tokens(row.layout, np.float64(chunk))
     attention = prefill_attention(
         row.model, row.machine, row.layout, tokens, np.float64(chunk), np.float64(prefix), kind
@@ -500,7 +558,7 @@ def _crossover(op: Op, machine: Machine) -> float | None:
 
 def _step(point: _Point) -> dict[str, Any]:
     """What a decode step is made of: its ops, and what stands beside them. The seconds add up to `step_s`."""
-    row, kind, context, batch = point.row, point.kinds, point.context, point.batch
+    row, kind, context, batch = point.running(), point.kinds, point.context, point.batch
     load = load_terms(row, batch, kind)
     through = one_pass(row, load.step, batch, point.drafted, context.decode, kind)
     verify = finish_step(row, load.step, batch, point.drafted, context.decode, kind)
@@ -600,8 +658,9 @@ def _first_move(
 
 
 def _bound(point: _Point) -> str:
-    load = load_terms(point.row, point.batch, point.kinds)
-    p = token_time(point.row, load, point.batch, point.context.decode, point.kinds).parts
+    row = point.running()
+    load = load_terms(row, point.batch, point.kinds)
+    p = token_time(row, load, point.batch, point.context.decode, point.kinds).parts
     return BOUNDS[int(np.argmax([p.math_s, p.weight_s, p.kv_s, p.activation_s, p.comm_s, p.latency_s]))]
 
 

@@ -135,6 +135,8 @@ class Hardware:
     host_bytes_per_s: Num = figure("B/s", "its bandwidth")
     nvme_bytes: Num = figure("B", "flash storage per GPU")
     nvme_bytes_per_s: Num = figure("B/s", "its read bandwidth")
+    remote_bytes: Num = figure("B", "memory of a store behind the scale-out network, per GPU")
+    remote_bytes_per_s: Num = figure("B/s", "its read bandwidth per GPU (null: that of the network)")
     n_sm: Num = figure("1", "processors that tiles are dealt to; null switches waves off")
     domain: Num = figure("1", "GPUs in the scale-up domain", 1)
     link_bytes_per_s: Num = figure("B/s", "scale-up link per GPU and direction; null: the host link")
@@ -248,6 +250,9 @@ class Kinds:
     skewed: bool = True
     elementwise: bool = True  # traffic of norms, residuals and rotary is priced
     chunked: bool = True  # prefill in more than one chunk occurs
+    # memory in several tiers: which class of bytes asks which tier, in order (`sweep.tiers`); empty: one tier
+    tiers: tuple[tuple[int, int], ...] = ()
+    reload: bool = True  # with tiers: prefixes come back from one of them
 
 
 def names(record: type) -> tuple[str, ...]:

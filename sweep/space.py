@@ -24,7 +24,9 @@ from sweep.cost.memory import count_params
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
 from sweep.machine import Machine, Resolved, Tile, resolve
+from sweep.placing import align, uses_reload
 from sweep.point import RECORDS, Context, Kinds, Layout, Model, names
+from sweep.tiers import check_memory, check_placement, plan
 
 REASON_BIT = {name: 1 << i for i, name in enumerate(REASONS)}
 CONTEXT_KEYS = ("isl", "osl", "context", "prefix_hit", "ttft_max_s")
@@ -46,7 +48,8 @@ class Space:
 
     axes: tuple[Axis, ...]
     model: Model  # each field an array over models
-    machines: tuple[Resolved, ...]  # hardware x precision x efficiency
+    machines: tuple[Resolved, ...]  # hardware x precision x efficiency x placement
+    steps: tuple[tuple[int, int], ...]  # class and tier of each step that fills tiers of memory; empty: one tier
     layout: Layout  # each field an array over layouts
     skew: np.ndarray  # over layouts
     batch: np.ndarray
@@ -471,8 +474,8 @@ def build(study: Study) -> Space:
     Raises: `BadInput` naming the key where an axis is empty, unknown or impossible.
     """
     for key in study.grid:
-        if key not in (*RECORDS, "efficiency"):
-            raise BadInput(f"grid.{key}: no such axis; {closest(str(key), (*RECORDS, 'efficiency'))}")
+        if key not in (*RECORDS, "efficiency", "placement"):
+            raise BadInput(f"grid.{key}: no such axis; {closest(str(key), (*RECORDS, 'efficiency', 'placement'))}")
     zipped = _split_zip(study.zip)
     axes: list[Axis] = []
     dropped: dict[str, int] = {}
@@ -492,6 +495,12 @@ def build(study: Study) -> Space:
                 columns={"efficiency": np.array([n for n, _ in presets], dtype=object)},
             )
         )
+    placements = [study.placement]
+    if "placement" in study.grid:
+        chosen = [str(n) for n in spread("placement", study.grid["placement"])]
+        placements = [check_placement(study.library.raw("placement", n), n) for n in chosen]
+        ids = np.array(chosen, dtype=object)
+        axes.append(Axis(name="placement", size=len(chosen), columns={"placement": ids}))
     layout, axis = layout_axis(study, study.grid.get("layout"), zipped.get("layout", {}))
     axes.append(axis)
     batch, context, skew, load_axes = _workload_axes(study, study.grid.get("workload"), zipped.get("workload", {}))
@@ -499,16 +508,18 @@ def build(study: Study) -> Space:
     if len(skew) > 1:  # a digit right after the layout: repeat each layout per skew
         layout = Layout(**{k: np.repeat(getattr(layout, k), len(skew)) for k in names(Layout)})
     n_layouts = len(layout.tpa)
-    machines = tuple(
+    machines, steps = align(
         resolve(
             as_record(h),
             as_record(p),
             e,
             generation=None if h.about.get("generation") is None else str(h.about["generation"]),
+            plan=plan(policy, as_record(h), check_memory(h.about.get("memory"), h.id)),
         )
         for h in records["hardware"]
         for p in records["precision"]
         for _, e in presets
+        for policy in placements
     )
     models = complete_model(
         {k: np.array([_as_array(r.values[k]) for r in records["model"]], dtype=np.float64) for k in names(Model)}
@@ -520,6 +531,7 @@ def build(study: Study) -> Space:
         axes=tuple(axes),
         model=models,
         machines=machines,
+        steps=steps,
         layout=layout,
         skew=np.tile(skew, n_layouts // len(skew)),
         batch=batch,
@@ -588,6 +600,8 @@ def kinds(space: Space) -> Kinds:
         skewed=bool((space.skew > 0).any()),
         elementwise=any(x.elementwise > 0 for x in machine),
         chunked=bool((lay.prefill_chunk > 0).any()),
+        tiers=space.steps,
+        reload=bool(space.steps) and uses_reload(space.machines) and bool((space.context.prefix_hit > 0).any()),
     )
 
 
@@ -732,8 +746,11 @@ class _Scope(Mapping[str, Any]):
         for axis in space.axes:
             if key in axis.columns and "." not in key:
                 index = {"model": self.i_model, "hardware": i_hardware, "precision": i_precision}.get(axis.name)
-                if index is None and axis.name == "efficiency":
+                if index is None and axis.name == "placement":
                     index = self.i_machine % axis.size
+                if index is None and axis.name == "efficiency":
+                    inner = n_pe // len(space.precision) // axis.size  # placements
+                    index = self.i_machine // inner % axis.size
                 if index is None and axis.name == "layout":
                     index = self.i_layout // (len(space.layout.tpa) // axis.size)
                 if index is not None:

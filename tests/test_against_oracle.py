@@ -66,6 +66,14 @@ HARDWARE = [
     "scaleout_bytes_per_s",
     "watts",
     "usd_per_hour",
+    "sram_bytes",
+    "sram_bytes_per_s",
+    "host_bytes",
+    "host_bytes_per_s",
+    "nvme_bytes",
+    "nvme_bytes_per_s",
+    "remote_bytes",
+    "remote_bytes_per_s",
 ]
 
 
@@ -93,7 +101,17 @@ def scalar_point(space: Space, row: int, i_batch: int, i_context: int, efficienc
     }
     figures = {k: hardware[k] for k in HARDWARE}
     constants = preset(efficiency, space.hardware[i_machine // per_hardware].about.get("generation"))
-    return oracle.evaluate(model, figures, dict(precision), layout, workload, constants)
+    plan = space.machines[i_machine].plan
+    return oracle.evaluate(
+        model, figures, dict(precision), layout, workload, constants, plan and placement(plan.placement.id)
+    )
+
+
+def placement(name: str) -> dict[str, Any]:
+    """A placement as its file says it."""
+    loaded = OmegaConf.to_container(OmegaConf.load(conf_dir() / "placement" / f"{name}.yaml"))
+    assert isinstance(loaded, dict)
+    return {str(k): v for k, v in loaded.items()}
 
 
 def preset(name: str, generation: Any) -> dict[str, Any] | None:
@@ -210,6 +228,25 @@ def test_mixed_grids(seed: int, overrides: list[str]) -> None:
         ]
     )
     assert compare(make_study("grid=none", "efficiency=ideal", hardware, *overrides, *load), 150, seed) == 150
+
+
+def test_tiers_of_memory() -> None:
+    """Two placements side by side on machines with and without some of the tiers, as a sweep evaluates them.
+
+    Every shipped placement is held to the scalar model in `test_tiers.py`.
+    """
+    figures = "{base: b200_sxm_180gb, set: {sram_bytes: 2.0e9, sram_bytes_per_s: 1.5e14}}"
+    study = make_study(
+        "grid=none",
+        "efficiency=measured",
+        "grid.placement=[sram_first, offload_kv]",
+        f"grid.hardware=[{figures}, gb300_nvl72]",
+        "grid.model=[llama_3_1_70b]",
+        "precision=fp8",
+        "grid.layout={gpus: [1, 2, 8], tpa: pow2, dpa: divisors}",
+        "grid.workload={batch: [1, 30, 700], isl: [2000, 50000], osl: [500], prefix_hit: [0, 0.8]}",
+    )
+    assert compare(study, 200, seed=6) == 200
 
 
 def test_presets_do_not_mix_in_one_grid() -> None:

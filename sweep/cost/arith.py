@@ -6,10 +6,11 @@ numbers that carry units by exchanging the namespace `xp`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from sweep.point import Num
@@ -81,6 +82,15 @@ def expm1(x: Num) -> Num:
 def log1p(x: Num) -> Num:
     """log(1 + x) without cancellation."""
     return xp.log1p(x)
+
+
+def repeat(times: int, step: Callable[[Any], Any], start: Any) -> Any:
+    """`step` applied `times` times: one compiled loop on jax arrays, which unrolled would take long to compile."""
+    if xp is jnp:
+        return jax.lax.fori_loop(0, times, lambda _, state: step(state), start)
+    for _ in range(times):
+        start = step(start)
+    return start
 
 
 def safe(x: Num) -> Num:

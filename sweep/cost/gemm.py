@@ -40,8 +40,9 @@ def crossover_m(n: Num, k: Num, machine: Machine, rate: OpRate, weight: Num) -> 
 
     M* = b / (2 / I - a / N - c / K),   I = FLOP/s over bytes/s;  a, b, c bytes of input, weight, output elements
     """
-    per_token = 2.0 * rate.read_bytes_per_s / rate.flops_per_s - machine.act / n - machine.out / k
-    return where(per_token > 0, weight / where(per_token > 0, per_token, 1.0), float("inf"))
+    held, moved = (1.0, 1.0) if rate.held_slowdown is None else (rate.held_slowdown, rate.act_slowdown)
+    per_token = 2.0 * rate.read_bytes_per_s / rate.flops_per_s - (machine.act / n + machine.out / k) * moved
+    return where(per_token > 0, held * weight / where(per_token > 0, per_token, 1.0), float("inf"))
 
 
 def tiled_math_s(m: Num, n: Num, k: Num, groups: Num, flops_per_s: Num, tile: Tile, n_sm: Num) -> Num:

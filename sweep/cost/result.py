@@ -16,8 +16,9 @@ from sweep.cost.memory import (
     request_bytes,
     weights_bytes,
 )
+from sweep.cost.placement import tiered_max_batch, tiered_ttft, with_tiers
 from sweep.cost.prefill import ttft_s
-from sweep.cost.step import Load, Row, load_terms, step_tokens, token_time
+from sweep.cost.step import Load, LoadStep, Row, load_terms, step_tokens, token_time
 from sweep.point import Context, Kinds, Num
 
 BOUNDS = ("math", "weight_read", "kv_read", "activation", "comm", "latency")
@@ -100,13 +101,21 @@ def row_cost(row: Row) -> RowCost:
 
 
 def load_cost(row: Row, batch: Num, kinds: Kinds) -> Load:
-    """The context-free half of the decode step."""
+    """The context-free half of the decode step; empty with tiers of memory, whose filling the context decides too."""
+    if kinds.tiers:
+        return Load(step=LoadStep(), plain=LoadStep())
     return load_terms(row, batch, kinds)
 
 
 def context_cost(row: Row, weights: Num, context: Context, kinds: Kinds, *, prefill: bool = True) -> ContextCost:
     """Memory of one request, and its prefill unless nobody asks for it."""
     each = request_bytes(row.model, row.machine, row.layout, context.longest)
+    if kinds.tiers:
+        return ContextCost(
+            ttft_s=tiered_ttft(row, weights, context, kinds).ttft_s if prefill else each * 0.0,
+            request_bytes=each,
+            max_batch=tiered_max_batch(row, weights, each, kinds),
+        )
     return ContextCost(
         ttft_s=ttft_s(row, context, kinds) if prefill else each * 0.0,
         request_bytes=each,
@@ -130,6 +139,9 @@ def point_cost(
 
     tok_s_user = 1 / TPOT         tok_s_gpu = batch x tok_s_user / gpus         request = TTFT + (osl - 1) TPOT
     """
+    row, unplaced = with_tiers(row, at_row.weights_bytes, at_context.request_bytes, batch, kinds)
+    if kinds.tiers:
+        load = load_terms(row, batch, kinds)
     machine, layout = row.machine, row.layout
     token = token_time(row, load, batch, context.decode, kinds)
     parts, step_s = token.parts, token.step_s
@@ -161,7 +173,7 @@ def point_cost(
         kv_bytes=held.kv,
         activation_bytes=held.activations,
         held_bytes=held.total,
-        fits=where(held.total <= machine.hbm_bytes, 1.0, 0.0),
+        fits=where(unplaced <= 0, 1.0, 0.0) if kinds.tiers else where(held.total <= machine.hbm_bytes, 1.0, 0.0),
         in_time=where(at_context.ttft_s <= context.ttft_max_s, 1.0, 0.0),
     )
 

@@ -214,7 +214,31 @@ def _memory(e: Explanation) -> str:
     if most is not None:
         verdict = "fits" if most >= asked else "does not fit"
         lines.append(f"  largest batch that fits: {most:,.0f} requests; asked for: {asked:,} ({verdict})")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_tiers(e)])
+
+
+def _tiers(e: Explanation) -> list[str]:
+    """What lies in which tier, and what a prefix in one of them costs; nothing where memory is one tier."""
+    if "tiers" not in e.memory:
+        return []
+    classes = ("weights", "experts", "kv", "activations", "prefix")
+    lines = [f"  placement {e.memory['placement']}, GB:"]
+    lines.append("    " + f"{'tier':<8}" + "".join(f"{word:>12}" for word in ("room", "TB/s", *classes)))
+    for t in e.memory["tiers"]:
+        cells = [_figure(t["room_bytes"], 1e-9), _figure(t["bytes_per_s"], 1e-12)]
+        cells += [_figure(t[f"{c}_bytes"], 1e-9) for c in classes]
+        lines.append("    " + f"{t['tier']:<8}" + "".join(f"{cell:>12}" for cell in cells))
+    if e.memory["unplaced_bytes"]:
+        lines.append(f"    {_figure(e.memory['unplaced_bytes'], 1e-9)} GB find no room")
+    back = e.memory.get("reload")
+    if back:
+        lines.append(
+            f"  prefix of {_figure(back['bytes'], 1e-9)} GB from another tier: reload {_figure(back['reload_s'], 1e3)} ms,"
+            f" the rest of the prompt {_figure(back['rest_s'], 1e3)} ms, both {_figure(back['with_reload_s'], 1e3)} ms;"
+            f" computing all of it {_figure(back['recompute_s'], 1e3)} ms: {back['faster']} is faster"
+        )
+        lines.append(f"    break-even bandwidth {_figure(back['break_even_bytes_per_s'], 1e-9)} GB/s")
+    return lines
 
 
 def _crossover(e: Explanation) -> str:
