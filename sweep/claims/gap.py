@@ -13,11 +13,17 @@ from sweep.gap import CAUSES, REMAINDER, SOFTWARE, Answer, Gap, answer
 from sweep.report.markdown import grid, integer, number, percent
 
 GPUS = {"h100_sxm_80gb": "H100", "b200_sxm_180gb": "B200", "gb300_nvl72": "GB300"}
+# causes that one colour stands for; the rest is "other"
 GROUPS = {
-    "host": "host", "floors": "kernel floors", "sync": "synchronisation", "comm": "bytes between GPUs",
-    "imbalance": "imbalance", "tiles": "tiles and waves", "math": "math rate", "bandwidth": "bandwidth reached",
-    "copies": "copies",
-}  # fmt: skip
+    "host": "host",
+    "floors": "kernel floors",
+    "sync": "synchronisation",
+    "comm": "bytes between GPUs",
+    "math": "math rate, tiles, waves",
+    "tiles": "math rate, tiles, waves",
+    "bandwidth": "bandwidth reached",
+}
+SHOWN = (*dict.fromkeys(GROUPS.values()), "other")
 
 
 def measure(lab: Lab) -> Finding:
@@ -51,7 +57,7 @@ def shares(finding: Finding, found: Answer) -> None:
         )
         for g in mine:
             name = f"{g.labels['model']} {GPUS[g.labels['hardware']]}"
-            parts = {"possible": g.possible_s, **dict.fromkeys(GROUPS.values(), 0.0), "other": 0.0}
+            parts = {"possible": g.possible_s, **dict.fromkeys(SHOWN, 0.0)}
             for cause, seconds in g.causes.items():
                 parts[GROUPS.get(cause, "other")] += seconds
             if g.labels["hardware"] == "gb300_nvl72" or g.labels["model"] == "deepseek_r1":
@@ -59,7 +65,7 @@ def shares(finding: Finding, found: Answer) -> None:
                     drawn.append({"case": name, "part": part, "share": seconds / g.achieved_s, "panel": f"{load} load"})
             rows.append(
                 [load, g.labels["model"], GPUS[g.labels["hardware"]], integer(g.gpus), integer(g.batch), number(1e3 * g.achieved_s),
-                 percent(g.share), *(percent(parts[p] / g.achieved_s) for p in (*GROUPS.values(), "other")),
+                 percent(g.share), *(percent(parts[p] / g.achieved_s) for p in SHOWN),
                  number(g.achieved_s / g.software_s)]
             )  # fmt: skip
     finding.charts.append(
@@ -72,7 +78,7 @@ def shares(finding: Finding, found: Answer) -> None:
     finding.tables.append(
         ("Achieved over possible and causes in % of the step (`measured`; causes averaged over the orders of switching them off, "
          "they add up to the step). Causes: " + "; ".join(f"{k}: {v}" for k, v in {**CAUSES, **REMAINDER}.items()) + ".",
-         grid(["load", "model", "machine", "GPUs", "batch", "step [ms]", "possible [%]", *GROUPS.values(), "other", "gain without software's share"],
+         grid(["load", "model", "machine", "GPUs", "batch", "step [ms]", "possible [%]", *SHOWN, "gain without software's share"],
               rows, left=[True, True, True] + [False] * (len(rows[0]) - 3)))
     )  # fmt: skip
 
