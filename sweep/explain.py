@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from sweep import accuracy
-from sweep.columns import COLUMNS
+from sweep.columns import AGGREGATED_COLUMNS, COLUMNS
 from sweep.config import Study, as_record
 from sweep.cost.arith import ceil_div, namespace
 from sweep.cost.attention import decode_attention, prefill_attention
@@ -41,8 +41,10 @@ from sweep.cost.step import (
     token_time,
 )
 from sweep.cost.tokens import microbatches, prefill_tokens
+from sweep.doubt import range_names, ranges
 from sweep.errors import BadInput
 from sweep.evaluate import accuracy_table, excess_of
+from sweep.largest import largest_batch
 from sweep.machine import Link, Machine, OpRate, attention_unit, flops_of, math_unit
 from sweep.point import FORMAT_MATH, Context, Kinds, Layout, Model, Num, Precision
 from sweep.space import REASON_BIT, Space, build, kinds, row_reasons
@@ -128,6 +130,7 @@ class Explanation:
     memory: dict[str, Any]  # per GPU
     inputs: dict[str, Any]  # names and figures of the records
     accuracy_label: str
+    ranges_left: list[str]  # names of the validity ranges that `extrapolation` counts
     peaks: dict[str, float]  # dense FLOP/s of the math units in use
     hbm_bytes_per_s: float | None
     _point: _Point = dataclasses.field(repr=False)
@@ -138,6 +141,7 @@ class Explanation:
             **self.inputs,
             **self.columns,
             "accuracy_label": self.accuracy_label,
+            "ranges_left": self.ranges_left,
             "step": self.step,
             "memory": self.memory,
             "moves": [dataclasses.asdict(move) for move in moves(self)],
@@ -193,11 +197,13 @@ def point_of(study: Study) -> tuple[Space, _Point]:
 
     Raises: as `explain`, but for layouts that `space.row_reasons` refuses.
     """
-    point_study = dataclasses.replace(study, grid={}, zip={}, where=[])
+    point_study = dataclasses.replace(study, grid={}, on_top={}, zip={}, where=[])
     load = study.base["workload"].values
     if load["batch"] is None:
         raise BadInput("workload.batch=null: must be given")
     space = build(point_study)
+    if study.serving.mode == "disaggregated":
+        raise BadInput("serving=disaggregated: a point is of one pool; nearest: decode, or sweep serving=disaggregated")
     model, layout = _scalars(space.model), _scalars(space.layout)
     check_layout(model, layout)
     point = _Point(
@@ -206,14 +212,32 @@ def point_of(study: Study) -> tuple[Space, _Point]:
         context=_scalars(space.context),
         kinds=kinds(space),
     )
-    return space, point
+    with _numbers():
+        return space, _sized(point)
+
+
+def _sized(point: _Point) -> _Point:
+    """A point whose batch is a number: of `max`, the largest that fits and keeps the limits."""
+    if math.isfinite(point.batch):
+        return point
+
+    def at(batch: Num) -> tuple[Any, Any]:
+        _, at_context, cost = evaluate_point(point.row, np.float64(batch), point.context, point.kinds)
+        return at_context, cost
+
+    def holds(batch: np.ndarray) -> bool:
+        _, cost = at(np.float64(batch))
+        return bool(cost.fits and cost.in_time and cost.in_pace)
+
+    return dataclasses.replace(point, batch=np.float64(largest_batch(at(1.0)[0].max_batch, holds)))
 
 
 def _explained(study: Study, space: Space, point: _Point) -> Explanation:
     row, context = point.row, point.context
     at_row, at_context, cost = evaluate_point(row, point.batch, context, point.kinds)
     columns: dict[str, Any] = {}
-    for column in COLUMNS:
+    shown = (*COLUMNS, *AGGREGATED_COLUMNS) if point.kinds.aggregated else COLUMNS
+    for column in shown:
         for source in (at_row, at_context, cost):
             if hasattr(source, column.name):
                 columns[column.name] = _number(getattr(source, column.name))
@@ -223,11 +247,15 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         reasons.add("capacity")
     if columns["ttft_s"] is not None and not cost.in_time:
         reasons.add("ttft_cut")
+    if columns["tpot_s"] is not None and not cost.in_pace:
+        reasons.add("tpot_cut")
     columns["feasible"] = not reasons
     columns["reasons"] = [name for name in REASONS if name in reasons]
-    columns["extrapolation"] = int(row.extrapolation) + int(context.longest > row.model.max_context)
+    beyond = int(context.longest > row.model.max_context)
+    columns["extrapolation"] = int(row.extrapolation) + beyond
+    left = int(ranges(space, study).bits[0, 0]) | beyond << len(accuracy.EXTRAPOLATION_RANGES)
     return Explanation(
-        columns={c.name: columns[c.name] for c in COLUMNS},
+        columns={c.name: columns[c.name] for c in shown},
         ops=[*decode_rows(point), *prefill_rows(point)],
         step=_step(point),
         memory={
@@ -241,8 +269,9 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
             "max_batch": columns["max_batch"],
             **_tiers(space, point),
         },
-        inputs=_inputs(study, row.layout),
+        inputs=_inputs(study, point),
         accuracy_label=accuracy.label(study.accuracy),
+        ranges_left=list(range_names(left)),
         peaks=_peaks(study),
         hbm_bytes_per_s=_number(row.machine.peak_bytes_per_s),
         _point=point,
@@ -280,7 +309,7 @@ def _tiers(space: Space, point: _Point) -> dict[str, Any]:
     }
     if point.kinds.reload:
         back = tiered_ttft(point.row, point.weights, point.context, point.kinds)
-        values = {f.name: _number(getattr(back, f.name)) for f in dataclasses.fields(back)}
+        values: dict[str, Any] = {f.name: _number(getattr(back, f.name)) for f in dataclasses.fields(back)}
         values["faster"] = "reload" if back.with_reload_s <= back.recompute_s else "recompute"
         found["reload"] = values
     return found
@@ -353,9 +382,10 @@ def _weight_formats(p: Precision) -> set[str]:
     return {f for f in formats if f in FORMAT_MATH}
 
 
-def _inputs(study: Study, layout: Layout) -> dict[str, Any]:
+def _inputs(study: Study, point: _Point) -> dict[str, Any]:
     """What was asked for: names as in a table of points, layout and load in full, and the figures of the records."""
     base = study.base
+    layout = point.row.layout
     cut = {k: base["layout"].values[k] for k in base["layout"].values}
     for key in ("tpa", "kvp", "dpa", "tpf", "ep", "pp"):
         cut[key] = _whole(getattr(layout, key))
@@ -367,9 +397,13 @@ def _inputs(study: Study, layout: Layout) -> dict[str, Any]:
         "efficiency": study.efficiency_id,
         "model_status": base["model"].status,
         "hardware_status": base["hardware"].status,
+        "model_overridden": list(base["model"].about.get("overridden") or []),
         "hardware_overridden": list(base["hardware"].about.get("overridden") or []),
+        "hardware_price": base["hardware"].about.get("price"),
+        "hardware_power": base["hardware"].about.get("power"),
         "layout": cut,
-        "workload": {k: _plain(v) for k, v in base["workload"].values.items()},
+        "serving": study.serving.mode,
+        "workload": {k: _whole(point.batch) if k == "batch" else _plain(v) for k, v in base["workload"].values.items()},
         "inputs": {g: {k: _plain(v) for k, v in base[g].values.items()} for g in ("model", "hardware", "precision")},
     }
 
@@ -658,6 +692,8 @@ def _first_move(
 
 
 def _bound(point: _Point) -> str:
+    if point.kinds.aggregated:
+        return BOUNDS[int(evaluate_point(point.row, point.batch, point.context, point.kinds)[2].bound)]
     row = point.running()
     load = load_terms(row, point.batch, point.kinds)
     p = token_time(row, load, point.batch, point.context.decode, point.kinds).parts

@@ -29,7 +29,7 @@ from sweep.cost.memory import gpus, held_bytes, kv_bytes_per_token, request_byte
 from sweep.cost.placement import alone, with_tiers
 from sweep.cost.prefill import ttft_s
 from sweep.cost.step import Row, head_op, layer_kernels, load_terms, step_tokens, token_time
-from sweep.errors import BadInput
+from sweep.errors import BadInput, closest
 from sweep.evaluate import excess_of
 from sweep.machine import Link, Machine, OpRate
 from sweep.point import Context, Kinds, Layout, Num
@@ -54,6 +54,7 @@ REMAINDER: dict[str, str] = {
     "copies": "copies of weights and cache, uneven shares, waiting of pipeline stages",
     "serial": "kernels one after the other: math of one does not overlap reads of another",
 }
+NEARLY = 0.05  # how much slower than the fastest layout a smaller one may be and still be taken
 SOFTWARE = ("host", "floors", "sync", "tiles", "elementwise")  # what better orchestration alone could remove
 
 
@@ -109,6 +110,7 @@ class Pair:
     labels: dict[str, Any]  # model, context, prefill, decode
     ttft_s: float
     prefill_gpus: int  # of one replica
+    prompts: int  # that one prefill replica computes at once
     decode_gpus: int
     batch: int
     tok_s_user: float
@@ -119,16 +121,55 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which points of a grid are looked at."""
+
+    low_batch: int = 1  # requests in flight where concurrency is low
+    min_tok_s_user: tuple[float, ...] = (20.0,)  # most tokens/s/GPU at each of these speeds or faster
+    prefill: str | None = None  # machine that computes prompts for others
+
+    @property
+    def low(self) -> str:
+        """Name of the load of low concurrency."""
+        return f"{self.low_batch} request{'s' if self.low_batch > 1 else ''}"
+
+    @property
+    def loads(self) -> dict[str, float | None]:
+        """Loads by name, and the speed that each asks for."""
+        return {self.low: None, **{f"{speed:g} tok/s/user": speed for speed in self.min_tok_s_user}}
+
+
+def settings(study: Study) -> Settings:
+    """What a study asks: its `gap` record, checked.
+
+    Raises: `BadInput` naming the key.
+    """
+    asked = dict(study.resolved.get("gap") or {})
+    known = [f.name for f in dataclasses.fields(Settings)]
+    for key in (k for k in asked if k not in (*known, "also")):
+        raise BadInput(f"gap.{key}: no such key; {closest(str(key), known)}")
+    low, speeds, prefill = asked.get("low_batch", 1), asked.get("min_tok_s_user", [20.0]), asked.get("prefill")
+    speeds = speeds if isinstance(speeds, list) else [speeds]
+    for key, values in (("low_batch", [low]), ("min_tok_s_user", speeds)):
+        if not values or any(isinstance(v, bool) or not isinstance(v, int | float) or not v > 0 for v in values):
+            raise BadInput(f"gap.{key}={asked.get(key)}: must be greater than 0")
+    return Settings(
+        low_batch=int(low),
+        min_tok_s_user=tuple(float(v) for v in speeds),
+        prefill=None if not prefill else str(prefill),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """All of it."""
 
     gaps: list[Gap]
     by_placement: list[Best]  # most tokens/s/GPU of each model, machine, placement
     pairs: list[Pair]
-    missing: list[dict[str, Any]]  # model and machine without any feasible point, and why
+    missing: list[dict[str, Any]]  # model, machine and context without any feasible point, and why
     efficiency: str
-    min_tok_s_user: float
-    low_batch: int
+    settings: Settings
 
 
 # --- all points of a grid, on plain arrays -----------------------------------------------------------------------
@@ -179,6 +220,7 @@ class _Grid:
             "model": columns["model"][0],
             "hardware": columns["hardware"][0],
             "hardware_status": hardware.status,
+            "generation": str(hardware.about.get("generation") or ""),
             "precision": columns["precision"][0],
             "placement": "hbm" if plan is None else plan.placement.id,
             "context": float(np.asarray(self.space.context.decode)[context]),
@@ -207,10 +249,19 @@ def decode_cost(row: Row, batch: Num, context: Context, kinds: Kinds) -> tuple[N
     return token.parts.total_s, fits
 
 
-def _possible_rows(grid: _Grid) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """Rows that nothing but capacity stands against, of each machine in the first format that it computes in.
+@dataclass(frozen=True, kw_only=True)
+class _Points:
+    """Times of the points looked at: rows in ascending order, [rows, batches]."""
 
-    Returns: rows; and model and machine pairs without any, with the reasons.
+    rows: np.ndarray
+    tpot_s: np.ndarray
+    good: np.ndarray  # they fit
+
+
+def _evaluate(grid: _Grid, context: Context) -> tuple[_Points, list[dict[str, Any]]]:
+    """All points of a context: of each model and machine in the first format in which any point is feasible.
+
+    Returns: the points; and model and machine pairs without any, with the reasons.
     """
     space = grid.space
     rows = np.arange(space.n_rows, dtype=np.int64)
@@ -218,28 +269,45 @@ def _possible_rows(grid: _Grid) -> tuple[np.ndarray, list[dict[str, Any]]]:
     reasons = row_reasons(space, rows)
     i_model, i_machine, _ = space.indices(rows)
     n_pe = len(space.machines) // len(space.hardware)
-    i_hardware = i_machine // n_pe
     i_precision = i_machine % n_pe // (n_pe // len(space.precision))
-    kept: list[np.ndarray] = []
-    missing: list[dict[str, Any]] = []
-    for m in range(space.n_models):
-        for h in range(len(space.hardware)):
-            mine = (i_model == m) & (i_hardware == h)
-            good = mine & (reasons == 0)
-            if good.any():
-                kept.append(rows[good & (i_precision == i_precision[good].min())])
-            else:
-                found = np.bitwise_or.reduce(reasons[mine]) if mine.any() else 0
-                names = [n for n, bit in spaces.REASON_BIT.items() if found & bit]
-                missing.append(_absent(grid, m, h, names))
-    return (np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)), missing
+    pair = i_model * len(space.hardware) + i_machine // n_pe
+    batch = np.asarray(space.batch, dtype=np.float64)[None, :]
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    done = np.zeros(space.n_models * len(space.hardware), dtype=bool)
+    full = done.copy()
+    for level in range(len(space.precision)):
+        asked = rows[(reasons == 0) & (i_precision == level) & ~done[pair]]
+        for part in _chunks(asked, 2048):
+            tpot, fits = decode_cost(grid.row(part), batch, context, grid.kinds)
+            shape = (len(part), batch.shape[1])
+            good = np.broadcast_to(fits, shape) & np.isfinite(np.broadcast_to(tpot, shape))
+            found.append((part, np.broadcast_to(tpot, shape), good))
+        at = np.concatenate([p for p, _, _ in found]) if found else np.zeros(0, dtype=np.int64)
+        ok = np.concatenate([g.any(axis=1) for _, _, g in found]) if found else np.zeros(0, dtype=bool)
+        where_at = np.searchsorted(rows, at)
+        full[pair[where_at]] = True
+        done[pair[where_at[ok]]] = True
+    missing = []
+    for p in np.nonzero(~done)[0].tolist():
+        m, h = divmod(p, len(space.hardware))
+        bits = int(np.bitwise_or.reduce(reasons[pair == p])) if (pair == p).any() else 0
+        names = ["capacity"] if full[p] else [n for n, bit in spaces.REASON_BIT.items() if bits & bit]
+        missing.append(_absent(grid, m, h, names, float(context.decode)))
+    if not found:
+        empty = np.zeros((0, batch.shape[1]))
+        return _Points(rows=rows[:0], tpot_s=empty, good=empty > 0), missing
+    ids, times, good = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    keep = good.any(axis=1)
+    order = np.argsort(ids[keep])
+    return _Points(rows=ids[keep][order], tpot_s=times[keep][order], good=good[keep][order]), missing
 
 
-def _absent(grid: _Grid, model: int, hardware: int, reasons: Sequence[str]) -> dict[str, Any]:
+def _absent(grid: _Grid, model: int, hardware: int, reasons: Sequence[str], context: float) -> dict[str, Any]:
     model_axis = next(a for a in grid.space.axes if a.name == "model")
     return {
         "model": str(model_axis.columns["model"][model]),
         "hardware": grid.space.hardware[hardware].id,
+        "context": context,
         "reasons": list(reasons),
     }
 
@@ -352,7 +420,7 @@ def _bound_once(row: Row, batch: Num, context: Num, kinds: Kinds) -> tuple[Num, 
 
 def _without_activations(row: Row, batch: Num, context: Context, kinds: Kinds) -> Num:
     """The step of the layout with activations free of charge: their slowdown is nothing."""
-    changed = {}
+    changed: dict[str, Any] = {}
     for f in dataclasses.fields(Machine):
         value = getattr(row.machine, f.name)
         if isinstance(value, OpRate):
@@ -412,93 +480,115 @@ def _item(x: Any) -> float:
 def answer(study: Study) -> Answer:
     """Achieved against possible for the best points of a grid.
 
-    For every model, machine and context the grid is evaluated under the study's preset, and two points are taken: the
-    fastest with `gap.low_batch` requests, and the one with most tokens/s/GPU at `gap.min_tok_s_user` or faster.
+    For every model, machine and context the grid is evaluated under the study's preset, and these points are taken: the
+    fastest with `gap.low_batch` requests (on the fewest GPUs that come within 5 % of it), and for each speed of
+    `gap.min_tok_s_user` the one with most tokens/s/GPU at that speed or faster.
     Raises: `BadInput` where the grid cannot be asked that.
     """
-    asked = dict(study.resolved.get("gap") or {})
-    low, floor = int(asked.get("low_batch") or 1), float(asked.get("min_tok_s_user") or 20.0)
+    asked = settings(study)
     if "efficiency" in study.grid:
         raise BadInput("grid.efficiency: gap looks at one preset; choose it with efficiency=NAME")
     grid = _grid(study)
-    if low not in grid.space.batch.tolist():
-        raise BadInput(f"gap.low_batch={low}: must be one of the grid's batches, {grid.space.batch.tolist()}")
+    space = grid.space
+    sizes = ", ".join(f"{b:g}" for b in space.batch)
+    if asked.low_batch not in space.batch.tolist():
+        raise BadInput(f"gap.low_batch={asked.low_batch}: must be one of workload.batch: {sizes}")
+    machines = [h.id for h in space.hardware]
+    if asked.prefill is not None and asked.prefill not in machines:
+        raise BadInput(f"gap.prefill={asked.prefill}: must be one of hardware; {closest(asked.prefill, machines)}")
     ideal = study.library.raw("efficiency", "ideal")
     perfect = _grid(dataclasses.replace(study, efficiency=ideal, efficiency_id="ideal"))
-    rows, missing = _possible_rows(grid)
     gaps: list[Gap] = []
     bests: list[Best] = []
     pairs: list[Pair] = []
+    missing: list[dict[str, Any]] = []
     with namespace(np), np.errstate(all="ignore"):
-        for c in range(grid.space.n_contexts):
-            context = grid.context(c)
-            tpot, fits = _evaluate(grid, rows, context)
-            found, none = _pick(grid, rows, tpot, fits, c, low, floor)
-            missing += none if c == 0 else []
-            for load, row, b in found["points"]:
-                gaps.append(_gap(grid, perfect, row, b, c, load, tpot[np.searchsorted(rows, row)], fits, rows))
-            bests += found["placements"]
-            pairs += _pairs(grid, rows, tpot, fits, c, found["points"])
+        for c in range(space.n_contexts):
+            points, none = _evaluate(grid, grid.context(c))
+            missing += none
+            chosen = _pick(grid, points, asked)
+            gaps += [_gap(grid, perfect, points, at, b, c, load) for load, at, b in chosen]
+            bests += _by_placement(grid, points, c, asked)
+            low = [(at, b) for load, at, b in chosen if load == asked.low]
+            pairs += _pairs(grid, points, c, low, asked.prefill)
     return Answer(
         gaps=gaps,
         by_placement=bests,
         pairs=pairs,
         missing=missing,
         efficiency=study.efficiency_id,
-        min_tok_s_user=floor,
-        low_batch=low,
+        settings=asked,
     )
 
 
-def _evaluate(grid: _Grid, rows: np.ndarray, context: Context) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds per token and room of all points of a context: [rows, batches]."""
-    batch = np.asarray(grid.space.batch, dtype=np.float64)[None, :]
-    times, room = [], []
-    for part in _chunks(rows, 2048):
-        tpot, fits = decode_cost(grid.row(part), batch, context, grid.kinds)
-        times.append(np.broadcast_to(tpot, (len(part), batch.shape[1])))
-        room.append(np.broadcast_to(fits, (len(part), batch.shape[1])))
-    return np.concatenate(times), np.concatenate(room)
+def _rates(grid: _Grid, points: _Points) -> np.ndarray:
+    """Tokens/s/GPU [rows, batches]."""
+    n = spaces.layout_gpus(grid.space.layout)[grid.space.indices(points.rows)[2]][:, None]
+    rate: np.ndarray = np.asarray(grid.space.batch, dtype=np.float64)[None, :] / (points.tpot_s * n)
+    return rate
 
 
-def _pick(
-    grid: _Grid, rows: np.ndarray, tpot: np.ndarray, fits: np.ndarray, c: int, low: int, floor: float
-) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
-    """The points to look at of every model and machine, and pairs without any that fits."""
-    space = grid.space
-    batch = np.asarray(space.batch, dtype=np.float64)
-    i_model, i_machine, i_layout = space.indices(rows)
-    n_gpus = spaces.layout_gpus(space.layout)[i_layout][:, None]
-    n_pe = len(space.machines) // len(space.hardware)
-    i_hardware, policy = i_machine // n_pe, np.array([_policy(r) for r in space.machines])[i_machine]
-    rate = batch[None, :] / (tpot * n_gpus)
-    good = fits & np.isfinite(tpot)
-    points: list[tuple[str, int, int]] = []
-    placements: list[Best] = []
-    missing: list[dict[str, Any]] = []
-    at_low = space.batch.tolist().index(low)
-    for m in range(space.n_models):
-        for h in range(len(space.hardware)):
+def _of_pairs(grid: _Grid, points: _Points) -> Iterator[np.ndarray]:
+    """Which rows belong to each model and machine, in the grid's order."""
+    i_model, i_machine, _ = grid.space.indices(points.rows)
+    i_hardware = i_machine // (len(grid.space.machines) // len(grid.space.hardware))
+    for m in range(grid.space.n_models):
+        for h in range(len(grid.space.hardware)):
             mine = (i_model == m) & (i_hardware == h)
-            if not mine.any():
-                continue
-            if not good[mine].any():
-                missing.append(_absent(grid, m, h, ["capacity"]))
-                continue
-            few = np.where(mine & good[:, at_low], 1.0 / tpot[:, at_low], -1.0)
-            if few.max() > 0:
-                points.append(("low", int(rows[int(few.argmax())]), at_low))
-            fast = good & (tpot <= 1.0 / floor)
-            many = np.where(mine[:, None] & fast, rate, -1.0)
-            if many.max() > 0:
-                r, b = np.unravel_index(int(many.argmax()), many.shape)
-                points.append(("high", int(rows[r]), int(b)))
-            for name in dict.fromkeys(policy[mine].tolist()):
-                ours = np.where((mine & (policy == name))[:, None] & fast, rate, -1.0)
-                if ours.max() > 0:
-                    r, b = np.unravel_index(int(ours.argmax()), ours.shape)
-                    placements.append(_best(grid, int(rows[r]), int(b), c, float(tpot[r, b])))
-    return {"points": points, "placements": placements}, missing
+            if mine.any():
+                yield mine
+
+
+def _largest(values: np.ndarray, among: np.ndarray) -> tuple[int, int] | None:
+    """Row and batch of the largest value among some, None where there are none."""
+    if not among.any():
+        return None
+    r, b = np.unravel_index(int(np.where(among, values, -1.0).argmax()), values.shape)
+    return int(r), int(b)
+
+
+def _fewest(tpot_s: np.ndarray, among: np.ndarray, n_gpus: np.ndarray) -> tuple[int, int] | None:
+    """Row and batch of the fastest point; of those within `NEARLY` of it, one on the fewest GPUs."""
+    if not among.any():
+        return None
+    close = among & (tpot_s <= np.where(among, tpot_s, np.inf).min() * (1.0 + NEARLY))
+    least = np.where(close.any(axis=1), n_gpus, np.inf).min()
+    return _largest(1.0 / tpot_s, close & (n_gpus == least)[:, None])
+
+
+def _pick(grid: _Grid, points: _Points, asked: Settings) -> list[tuple[str, int, int]]:
+    """Load, row and batch of the points to look at."""
+    rate = _rates(grid, points)
+    n_gpus = spaces.layout_gpus(grid.space.layout)[grid.space.indices(points.rows)[2]]
+    at_low = grid.space.batch.tolist().index(asked.low_batch)
+    few = np.zeros(rate.shape, dtype=bool)
+    few[:, at_low] = True
+    chosen = []
+    for mine in _of_pairs(grid, points):
+        good = points.good & mine[:, None]
+        for load, speed in asked.loads.items():
+            if speed is None:
+                found = _fewest(points.tpot_s, good & few, n_gpus)
+            else:
+                found = _largest(rate, good & (points.tpot_s <= 1.0 / speed))
+            if found is not None:
+                chosen.append((load, *found))
+    return chosen
+
+
+def _by_placement(grid: _Grid, points: _Points, c: int, asked: Settings) -> list[Best]:
+    """Most tokens/s/GPU at the lowest speed asked for, under each placement."""
+    rate = _rates(grid, points)
+    policy = np.array([_policy(r) for r in grid.space.machines])[grid.space.indices(points.rows)[1]]
+    fast = points.good & (points.tpot_s <= 1.0 / min(asked.min_tok_s_user))
+    out = []
+    for mine in _of_pairs(grid, points):
+        for name in dict.fromkeys(policy[mine].tolist()):
+            found = _largest(rate, fast & (mine & (policy == name))[:, None])
+            if found is not None:
+                r, b = found
+                out.append(_best(grid, int(points.rows[r]), b, c, float(points.tpot_s[r, b])))
+    return out
 
 
 def _policy(r: Any) -> str:
@@ -520,84 +610,55 @@ def _best(grid: _Grid, row: int, b: int, c: int, tpot_s: float) -> Best:
     )
 
 
-def _gap(
-    grid: _Grid,
-    perfect: _Grid,
-    row: int,
-    b: int,
-    c: int,
-    load: str,
-    tpot: np.ndarray,
-    fits: np.ndarray,
-    rows: np.ndarray,
-) -> Gap:
-    at = int(np.searchsorted(rows, row))
+def _gap(grid: _Grid, perfect: _Grid, points: _Points, at: int, b: int, c: int, load: str) -> Gap:
+    row = int(points.rows[at])
     one, ideal = grid.row(np.array([row])), perfect.row(np.array([row])).machine
     context, batch = grid.context(c), np.float64(grid.space.batch[b])
     found = decompose(one, ideal, batch, context, grid.kinds)
-    off = dict.fromkeys(CAUSES, 1.0)
-    clean = dataclasses.replace(one, machine=switched(one.machine, ideal, off))
+    clean = dataclasses.replace(one, machine=switched(one.machine, ideal, dict.fromkeys(CAUSES, 1.0)))
     n = _item(gpus(one.layout))
     best = 0.0
     for i, size in enumerate(np.asarray(grid.space.batch, dtype=np.float64)):
-        if fits[at, i]:
+        if points.good[at, i]:
             best = max(best, size / (_item(_bound_once(clean, size, context.decode, grid.kinds)[1]) * n))
-    labels = {**grid.labels(row, c), "load": load}
+    tpot_s = float(points.tpot_s[at, b])
     return Gap(
-        labels=labels,
+        labels={**grid.labels(row, c), "load": load},
         layout=grid.layout(row),
         batch=int(batch),
-        tok_s_user=1.0 / float(tpot[b]),
-        tok_s_gpu=float(batch) / float(tpot[b]) / n,
+        tok_s_user=1.0 / tpot_s,
+        tok_s_gpu=float(batch) / tpot_s / n,
         best_tok_s_gpu=best,
         **found,
     )
 
 
-def _pairs(
-    grid: _Grid,
-    rows: np.ndarray,
-    tpot: np.ndarray,
-    fits: np.ndarray,
-    c: int,
-    points: Sequence[tuple[str, int, int]],
-) -> list[Pair]:
-    """Prompts computed where that takes the fewest GPU-seconds, answered by each machine's point of low concurrency.
+def _pairs(grid: _Grid, points: _Points, c: int, low: Sequence[tuple[int, int]], machine: str | None) -> list[Pair]:
+    """Prompts computed by one machine where that takes the fewest GPU-seconds, answered by each at its fastest point.
 
     Rates are matched: GPUs of the prefill machine that feed one decode replica. The cache travels over all network
     links of the prefill replica at their full rate.
     """
-    context = grid.context(c)
-    out: list[Pair] = []
-    room = fits.any(axis=1)
-    i_model, i_machine, i_layout = grid.space.indices(rows)
-    n_pe = len(grid.space.machines) // len(grid.space.hardware)
-    prefills: dict[tuple[int, int], tuple[int, float]] = {}
-    for m in range(grid.space.n_models):
-        for h, record in enumerate(grid.space.hardware):
-            if record.values.get("hbm_bytes_per_s") is None or (record.values["hbm_bytes_per_s"] or 0) < 1e12:
-                continue  # prompts are computed by machines with fast main memory
-            mine = np.nonzero((i_model == m) & (i_machine // n_pe == h) & room)[0]
-            if not len(mine):
-                continue
-            times = np.concatenate([_prompt_s(grid, rows[part], context) for part in _chunks(mine, 2048)])
-            cost = times * spaces.layout_gpus(grid.space.layout)[i_layout[mine]] / grid.space.layout.dpa[i_layout[mine]]
+    if machine is None:
+        return []
+    space, context = grid.space, grid.context(c)
+    i_model, i_machine, i_layout = space.indices(points.rows)
+    n_pe = len(space.machines) // len(space.hardware)
+    at_machine = [h.id for h in space.hardware].index(machine)
+    sources: dict[int, tuple[int, float]] = {}
+    for m in range(space.n_models):
+        mine = np.nonzero((i_model == m) & (i_machine // n_pe == at_machine))[0]
+        if len(mine):
+            times = np.concatenate([_prompt_s(grid, points.rows[part], context) for part in _chunks(mine, 2048)])
+            cost = times * spaces.layout_gpus(space.layout)[i_layout[mine]] / space.layout.dpa[i_layout[mine]]
             best = int(np.nanargmin(cost))
-            prefills[m, h] = (int(rows[mine[best]]), float(times[best]))
-    for load, row, b in points:
-        if load != "low":
-            continue
-        m, machine = int(grid.space.indices(np.array([row]))[0][0]), grid.labels(row, c)
-        for (of, h), (source, ttft) in prefills.items():
-            if of != m or (grid.space.hardware[h].id != machine["hardware"] and h != _newest(prefills, m)):
-                continue
-            out.append(_pair(grid, row, b, c, source, ttft, float(tpot[np.searchsorted(rows, row), b])))
+            sources[m] = (int(points.rows[mine[best]]), float(times[best]))
+    out = []
+    for at, b in low:
+        if int(i_model[at]) in sources:
+            source, ttft = sources[int(i_model[at])]
+            out.append(_pair(grid, int(points.rows[at]), b, c, source, ttft, float(points.tpot_s[at, b])))
     return out
-
-
-def _newest(prefills: Mapping[tuple[int, int], tuple[int, float]], model: int) -> int:
-    """The prefill machine of the lowest cost in GPU-seconds is not asked for: the last in the grid's order."""
-    return max(h for m, h in prefills if m == model)
 
 
 def _prompt_s(grid: _Grid, rows: np.ndarray, context: Context) -> np.ndarray:
@@ -627,6 +688,7 @@ def _pair(grid: _Grid, row: int, b: int, c: int, source: int, ttft: float, tpot_
         },
         ttft_s=ttft,
         prefill_gpus=n_p,
+        prompts=prefill["dpa"],
         decode_gpus=n_d,
         batch=batch,
         tok_s_user=1 / tpot_s,

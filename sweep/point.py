@@ -195,10 +195,11 @@ class Workload:
     isl: Num = figure("tok", "prompt tokens", 1024)
     osl: Num = figure("tok", "generated tokens", 1024)
     context: Num = figure("tok", "fixed context: of the decode step, the longest, and the prompt (null: isl, osl)")
-    batch: Num = figure("1", "requests in flight per replica", 64)
+    batch: Num = figure("1", "requests that decode at a time per replica; max: as many as fit and keep the limits", 64)
     prefix_hit: Num = figure("1", "share of the prompt found in the prefix cache", 0)
     routing_skew: Num = figure("1", "Zipf exponent of expert popularity; 0: uniform", 0)
     ttft_max_s: Num = figure("s", "longest time to the first token that still counts (null: any)")
+    tpot_max_s: Num = figure("s", "longest time per output token that still counts (null: any)")
 
 
 @jax.tree_util.register_dataclass
@@ -212,6 +213,10 @@ class Context:
     generated: Num = figure("tok", "generated tokens: osl")
     prefix_hit: Num = figure("1", "share of the prompt found in the prefix cache")
     ttft_max_s: Num = figure("s", "longest time to the first token that still counts; infinite: any")
+    tpot_max_s: Num = figure("s", "longest time per output token that still counts; infinite: any")
+    mixed: Num = figure(
+        "1", "aggregated serving: share of the prefill work that stands between decode steps; 0: others prefill"
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -253,6 +258,8 @@ class Kinds:
     # memory in several tiers: which class of bytes asks which tier, in order (`sweep.tiers`); empty: one tier
     tiers: tuple[tuple[int, int], ...] = ()
     reload: bool = True  # with tiers: prefixes come back from one of them
+    aggregated: bool = True  # replicas that prefill between decode steps occur
+    paced: bool = True  # a limit of the time per output token occurs
 
 
 def names(record: type) -> tuple[str, ...]:

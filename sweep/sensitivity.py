@@ -3,10 +3,10 @@
 Two questions, two answers:
 
 * **Elasticities**, d ln(result) / d ln(lever): `jax` carries the derivative through the cost model of one point, in
-  float64. For rates, latencies and bytes per element the derivative is that of the model as it is. Model sizes and
-  loads pass through roundings up (tiles, waves, shards of unequal size), whose derivative is zero almost everywhere
-  and useless: there the rounding keeps its value and passes the derivative of what it rounds, so that the slope is
-  that along sizes that divide as well as the present ones.
+  float64. Rates, latencies and bytes per element pass no rounding on their way to a time: the derivative is that of
+  the model as it is. Model sizes and loads pass through roundings up (tiles, waves, shards of unequal size), whose
+  derivative is zero almost everywhere and useless: the rounding keeps its value and passes the derivative of what it
+  rounds, so that the slope is that along sizes that divide as well as the present ones.
 * **Steps**: the point evaluated again with the next whole value (a layer per stage, twice the experts, half the tensor
   parallelism, the next narrower format), memory, validity and accuracy included.
 
@@ -39,6 +39,7 @@ STEP_RESULTS = (*RESULTS, "accuracy", "loss", "tpot_s", "held_bytes", "params_to
 LAYER_COUNTS = tuple(name for name in names(Model) if name.endswith("_layers"))
 LADDER = ("bf16", "fp8", "nvfp4")  # precision records from wide to narrow
 KV_LADDER = ("bf16", "fp8", "nvfp4")
+SLOTS = 32  # levers of one pass: every pass has as many, so that what was compiled for one serves the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,8 @@ def sensitivity(study: Study) -> Sensitivity:
     reasons |= {"capacity"} if not fits else set()
     reasons |= {"ttft_cut"} if not in_time else set()
     base = study.base
+    levers = tuple(elasticities(point))
+    capacity = next(lever for lever in levers if lever.key == "hardware.hbm_bytes")
     return Sensitivity(
         names={g: base[g].id for g in ("model", "hardware", "precision", "layout", "workload")}
         | {"efficiency": study.efficiency_id},
@@ -122,10 +125,10 @@ def sensitivity(study: Study) -> Sensitivity:
         bound=bound,
         feasible=not reasons,
         reasons=tuple(sorted(reasons)),
-        levers=tuple(elasticities(point)),
+        levers=levers,
         worth=tuple(worths(study, point, now)),
         steps=tuple(steps(study, point, now)),
-        users_per_gb=users_per_gb(point),
+        users_per_gb=users_per_gb(capacity, now["max_batch"]),
     )
 
 
@@ -246,6 +249,7 @@ _EXACT: tuple[tuple[str, str, str, str, Change], ...] = (
         "s",
         _rates((), ("layer_s", "host_s", "request_s")),
     ),
+    ("hardware.hbm_bytes", "capacity", "machine", "B", _rates((), ("hbm_bytes", "reserve_bytes"))),
     ("hardware.usd_per_hour", "price per GPU-hour", "machine", "USD/h", _rates((), ("usd_per_hour",))),
     ("precision.weights", "bytes per weight", "format", "B", _rates((), ("attn_weight", "ffn_weight"))),
     ("precision.head", "bytes per weight of the LM head", "format", "B", _rates((), ("head_weight",))),
@@ -286,29 +290,39 @@ _SIZES: tuple[tuple[str, str, str, str, Change], ...] = (
 def elasticities(point: _Point, *, sizes: bool = True) -> list[Lever]:
     """d ln(result) / d ln(lever) of every lever that the point has, by forward-mode differentiation in float64.
 
+    The largest batch is rounded down to whole requests; its slope is that of the number before.
+
     Args:
         sizes: model sizes and loads too, not only the machine and the formats.
-
     Returns: levers in a fixed order; a result without a figure (a price that nobody published) has None.
     """
-    found = _slopes(point, _EXACT, relaxed=False)
-    if sizes:
-        found += _slopes(point, _SIZES, relaxed=True)
-    return found
+    asked = (*_EXACT, *(_SIZES if sizes else ()))
+    levers = [lever for lever in asked if lever[2] != "model" or (_now(lever[0], point) or 0) > 0]
+    slope = _slopes(point, levers, relaxed=True)
+    if point.kinds.chunked:  # how many chunks hide behind what depends on rates, and is rounded
+        exact = _slopes(point, levers[: len(_EXACT)], relaxed=False)
+        timed = [j for j, name in enumerate(RESULTS) if name != "max_batch"]
+        slope[np.ix_(timed, range(len(_EXACT)))] = exact[np.ix_(timed, range(len(_EXACT)))]
+    out = []
+    for i, (key, label, kind, unit, _) in enumerate(levers):
+        given = {
+            name: float(e) + 0.0 if math.isfinite(e := slope[j, i]) else None  # no negative zero
+            for j, name in enumerate(RESULTS)
+        }
+        if kind != "model" or any(given.values()):  # a size that this kind of model does not use
+            out.append(Lever(key=key, label=label, kind=kind, now=_now(key, point), unit=unit, elasticity=given))
+    return out
 
 
-def users_per_gb(point: _Point) -> float | None:
-    """Requests in flight per replica that one more GB on each GPU holds: dpa 1e9 / bytes of a request on its GPU.
+def users_per_gb(capacity: Lever, batch: float | None) -> float | None:
+    """Requests in flight per replica that one more GB on each GPU holds, from the lever of the capacity.
 
-    The reserve, a share of the capacity in some presets, is taken as it is. None where a request holds nothing.
+        dpa (1 - reserved share) 1e9 / bytes of a request on its GPU
+
+    None where a request holds nothing.
     """
-    change = _rates((), ("hbm_bytes",))
-    (lever,) = _slopes(point, [("hardware.hbm_bytes", "capacity", "machine", "B", change)], relaxed=True, keep=True)
-    slope, capacity = lever.elasticity["max_batch"], float(point.row.machine.hbm_bytes)
-    batch = _columns(point)[0]["max_batch"]
-    if slope is None or not batch or not capacity:
-        return None
-    return slope * batch / capacity * 1e9
+    slope = capacity.elasticity["max_batch"]
+    return None if slope is None or not batch or not capacity.now else slope * batch / capacity.now * 1e9
 
 
 def _now(key: str, point: _Point) -> float | None:
@@ -325,6 +339,7 @@ def _now(key: str, point: _Point) -> float | None:
         held = {
             "hardware.flops": machine.peak_flops,
             "hardware.hbm_bytes_per_s": machine.peak_bytes_per_s,
+            "hardware.hbm_bytes": machine.hbm_bytes,
             "hardware.usd_per_hour": machine.usd_per_hour,
             "precision.weights": machine.ffn_weight if machine.ffn_weight == machine.attn_weight else None,
             "precision.head": machine.head_weight,
@@ -333,12 +348,8 @@ def _now(key: str, point: _Point) -> float | None:
     return float(held) if held is not None and math.isfinite(float(held)) else None
 
 
-def _slopes(
-    point: _Point, levers: Sequence[tuple[str, str, str, str, Change]], *, relaxed: bool, keep: bool = False
-) -> list[Lever]:
-    """One pass of forward-mode differentiation over all levers at once."""
-    if not keep:  # what the point does not have
-        levers = [lever for lever in levers if lever[2] != "model" or (_now(lever[0], point) or 0) > 0]
+def _slopes(point: _Point, levers: Sequence[tuple[str, str, str, str, Change]], *, relaxed: bool) -> Any:
+    """d ln(result) / d ln(lever) as [result, lever]: one pass of forward-mode differentiation over all levers."""
 
     def results(theta: Any) -> tuple[Any, Any]:
         changed = point
@@ -352,16 +363,9 @@ def _slopes(
         return (both := jnp.stack(found)), both
 
     with _float64(), namespace(_Relaxed() if relaxed else jnp):
-        slope, value = map(np.asarray, jax.jacfwd(results, has_aux=True)(jnp.zeros(len(levers), dtype=jnp.float64)))
-    out = []
-    for i, (key, label, kind, unit, _) in enumerate(levers):
-        given: dict[str, float | None] = {}
-        for j, name in enumerate(RESULTS):
-            e = slope[j, i] / value[j] if value[j] else math.nan
-            given[name] = float(e) + 0.0 if math.isfinite(e) else None  # no negative zero
-        if kind != "model" or any(given.values()):  # a size that this kind of model does not use
-            out.append(Lever(key=key, label=label, kind=kind, now=_now(key, point), unit=unit, elasticity=given))
-    return out
+        slope, value = map(np.asarray, jax.jacfwd(results, has_aux=True)(jnp.zeros(SLOTS, dtype=jnp.float64)))
+    with np.errstate(all="ignore"):
+        return slope[:, : len(levers)] / np.where(value == 0, np.nan, value)[:, None]
 
 
 @contextmanager

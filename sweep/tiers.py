@@ -191,6 +191,18 @@ def tiers_of(hardware: Hardware, more: Sequence[Tier] = ()) -> dict[str, Tier]:
     return found | {t.name: t for t in more}
 
 
+def check_tiers(placements: Sequence[Placement], own: Sequence[str]) -> None:
+    """Refuse a tier that no machine of the grid can have: a built-in name, or one of a machine's own.
+
+    Raises: `BadInput` with the nearest name.
+    """
+    known = (*BUILT_IN, *own)
+    for placement in placements:
+        for of, tier, _ in placement.steps:
+            if tier not in known:
+                raise BadInput(f"placement.{of}={tier}: no such tier; {closest(tier, known)}")
+
+
 def plan(placement: Placement, hardware: Hardware, more: Sequence[Tier] = ()) -> Plan | None:
     """A placement on a machine; None where all bytes live in the main memory anyway."""
     if placement.plain:

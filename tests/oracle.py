@@ -73,6 +73,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "workload": {
         "isl": 1024, "osl": 1024, "context": None, "batch": 64, "prefix_hit": 0, "routing_skew": 0, "ttft_max_s": None,
+        "tpot_max_s": None,
     },
 }  # fmt: skip
 
@@ -979,7 +980,10 @@ class Point:
         return parts, ops
 
     def prefill(self, hit: float) -> tuple[float, list[dict[str, Any]]]:
-        """Time to the first token with a share of the prompt in the cache, and the operations of the slowest chunk."""
+        """Time to the first token with a share of the prompt in the cache, and the operations of the slowest chunk.
+
+        Kept beside them: the chunks, and how long a prompt occupies a stage when another one follows at once.
+        """
         todo, prefix = self.prompt * (1.0 - hit), self.prompt * hit
         chunk = todo if self.lay.prefill_chunk is None else min(float(self.lay.prefill_chunk), todo)
         times: list[float] = []
@@ -993,6 +997,8 @@ class Point:
                 slowest_ops = ops
             times.append(t)
         head, hop = self.lm_head(1.0), self.hop(chunk)
+        self.chunks = float(n_chunks)
+        self.stage_busy = sum(times) * ceil(self.L / self.pp) / self.L
         ttft = 0.0
         if times:
             pace = sum(times) / len(times) if self.lay.dynamic_chunks else max(times)
@@ -1105,8 +1111,12 @@ def evaluate(
     workload: dict[str, Any],
     efficiency: dict[str, Any] | None = None,
     placement: dict[str, Any] | None = None,
+    phi: float = 0.0,
 ) -> dict[str, object]:
-    """All columns of one point, and `ops`. `efficiency` None is `ideal`, `placement` None all in main memory."""
+    """All columns of one point, and `ops`. `efficiency` None is `ideal`, `placement` None all in main memory.
+
+    `phi` above 0: aggregated serving, which lets a replica's decode steps wait for that share of prefill work.
+    """
     p = Point(model, hardware, precision, layout, workload, efficiency, placement)
     m = p.model
     if placement is not None:
@@ -1131,6 +1141,18 @@ def evaluate(
     tpot = t_step / expected
     if placement is None:
         ttft, prefill_ops = p.prefill(float(p.load.prefix_hit))
+
+    # --- a replica that prefills too: follow one request from its first token to its last. Meanwhile each of the other
+    # requests of its attention group ends once and is replaced, and the prompt of the new one is prefilled in between.
+    prefill_part, in_flight = 0.0, p.B
+    if phi > 0:
+        others = max(p.B / p.dpa - 1.0, 0.0)
+        waited = others * p.stage_busy * phi  # seconds over the whole answer
+        prefill_part = waited / p.osl
+        tpot += prefill_part
+        ttft += p.chunks * t_step  # every chunk shares a step with those who decode
+        ends_per_s = p.B / (tpot * max(p.osl - 1.0, 1.0))
+        in_flight = p.B + ends_per_s * ttft
 
     # --- rates
     user = 1.0 / tpot if tpot > 0 else NAN
@@ -1166,6 +1188,8 @@ def evaluate(
         p.reasons.add("capacity")
     if p.load.ttft_max_s is not None and ttft > p.load.ttft_max_s:
         p.reasons.add("ttft_cut")
+    if p.load.tpot_max_s is not None and tpot > p.load.tpot_max_s:
+        p.reasons.add("tpot_cut")
 
     all_ops = []
     for op in ops + prefill_ops:
@@ -1183,7 +1207,8 @@ def evaluate(
         # CHOICE: with a fixed context the prompt is that context.
         "total_tok_s_gpu": per_gpu * (p.prompt + p.osl) / p.osl,
         **{f"{name}_s": seconds for name, seconds in parts.items()},
-        "bound": max(PARTS, key=lambda name: parts[name]),
+        "bound": max([*PARTS, "prefill"], key=lambda name: {**parts, "prefill": prefill_part}[name]),
+        **({"prefill_s": prefill_part, "concurrency": in_flight} if phi > 0 else {}),
         "mfu": flops * on_mean_gpu / (weights_peak * t_step),
         "mbu": moved * on_mean_gpu / (p.bw * t_step),
         "intensity": flops / moved if moved > 0 else NAN,

@@ -22,7 +22,7 @@ DENSE = ("model=llama_3_1_70b", "hardware=h200_sxm_141gb", "layout=tp8", "effici
          "workload.context=8192")  # fmt: skip
 WIDE = (
     "model=deepseek_v3", "hardware=gb300_nvl72", "precision=nvfp4", "layout.dpa=32", "layout.ep=32",
-    "workload.batch=2048", "workload.context=8192",
+    "workload.batch=2048", "workload.context=8192", "layout.prefill_chunk=2048",
 )  # fmt: skip
 
 
@@ -134,6 +134,7 @@ def test_capacity_is_worth_users_and_no_time(dense: tuple[Study, Sensitivity]) -
     study, found = dense
     (more,) = [w for w in found.worth if w.key == "hardware.hbm_bytes"]
     assert more.gained["tok_s_user"] == 0 and more.gained["ttft_s"] == 0
+    assert found.lever("hardware.hbm_bytes").elasticity["tok_s_user"] == 0
     # 8192 tokens x 2 x 8 heads x 128 x 80 layers of fp8, one eighth of it on each GPU, and the residual stream alive
     held = 8192 * 2 * 8 * 128 * 80 / 8 + 4 * 2 * 8192
     assert found.users_per_gb == pytest.approx(1e9 / held, rel=1e-9)
@@ -183,7 +184,9 @@ def test_the_command(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command, "sensitivity", lambda study: dense[1] if study == dense[0] else sensitivity(study))
+    monkeypatch.setattr(
+        command, "sensitivity", lambda study: dense[1] if study.base == dense[0].base else sensitivity(study)
+    )
     assert command.main([*DENSE, "output=json", f"chart={tmp_path / 'tornado.svg'}"]) == 0
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     levers = {lever["key"]: lever["elasticity"]["tok_s_user"] for lever in told["levers"]}

@@ -39,8 +39,8 @@ def shares(finding: Finding, found: Answer) -> None:
     """Achieved over possible and its causes, on GPUs."""
     rows: list[list[str]] = []
     drawn: list[dict[str, Any]] = []
-    for load in ("low", "high"):
-        mine: list[Gap] = [g for g in found.gaps if g.labels["hardware"] in GPUS and g.labels["load"] == load]
+    for load, asked in zip(("low", "high"), found.settings.loads, strict=True):
+        mine: list[Gap] = [g for g in found.gaps if g.labels["hardware"] in GPUS and g.labels["load"] == asked]
         share = [g.share for g in mine]
         for word, value in (("median", median(share)), ("least", min(share)), ("most", max(share))):
             finding.add(f"{load}.share_{word}", value, f"{word} of achieved over possible speed on GPUs, {load} load")
@@ -106,13 +106,13 @@ def tiers(finding: Finding, found: Answer) -> None:
     finding.add("tiers.gain_most", max(gains), "largest such gain")
     finding.tables.append(
         ("Tokens/s/GPU with everything in main memory and with the best other placement, above "
-         f"{found.min_tok_s_user:g} tok/s/user.",
+         f"{found.settings.min_tok_s_user[0]:g} tok/s/user.",
          grid(["model", "machine", "main memory", "best other placement", "its tok/s/GPU", "gain"], rows,
               left=[True, True, False, True, False, False]))
     )  # fmt: skip
     speed: dict[str, dict[str, Gap]] = {}
     for g in found.gaps:
-        if g.labels["load"] == "low":
+        if g.labels["load"] == found.settings.low:
             speed.setdefault(g.labels["model"], {})[g.labels["hardware"]] = g
     ratios, sram_rows = [], []
     for model, machines in speed.items():

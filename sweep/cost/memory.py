@@ -147,6 +147,13 @@ def request_bytes(model: Model, machine: Machine, layout: Layout, longest: Num) 
     return (cache + state) * stage_share(model, layout)
 
 
+def cached_bytes(model: Model, machine: Machine, prompt: Num) -> Num:
+    """Cache and state that the prefill of one prompt leaves behind, over the whole model, nothing duplicated."""
+    growing, bounded = cache_token_bytes(model, machine, Layout(tpa=1.0, kvp=1.0))
+    state = model.n_linear_layers * model.state_bytes_per_layer
+    return prompt * growing + minimum(prompt, model.window) * bounded + state
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Held:

@@ -145,7 +145,7 @@ def tiered_max_batch(row: Row, weights: Num, per_request: Num, kinds: Kinds) -> 
     total: Num = 0.0
     for room in memory.tier_bytes:
         total = total + room
-    hi = minimum(floor(total / (per_request + each_act)), 2.0**_SEARCH)
+    hi = minimum(maximum(floor(total / (per_request + each_act)), 0.0), 2.0**_SEARCH)
     start = _sizes(row, weights, per_request, each_act)
 
     def halve(bounds: tuple[Num, Num]) -> tuple[Num, Num]:
