@@ -144,6 +144,11 @@ class Record:
         """How well the record is known: confirmed, announced, estimated, hypothetical ..."""
         return str(self.about.get("status") or "unknown")
 
+    @property
+    def lineage(self) -> dict[str, str | None]:
+        """What a machine's constants are looked up by: its chip generation and its maker."""
+        return {k: None if self.about.get(k) is None else str(self.about[k]) for k in ("generation", "vendor")}
+
 
 class Library:
     """Records by group and name, from configuration directories in order."""

@@ -465,7 +465,7 @@ def op_row(op: Op, machine: Machine, *, passes: Num = 1.0) -> dict[str, Any]:
         "math_s": _number(op.math_s * passes),
         "memory_s": _number((op.weight_s + op.kv_s + op.activation_s) * passes),
         "comm_s": _number(op.comm_s * passes),
-        "floor_s": _number(op.floor_s * passes),
+        "floor_s": _number(parts.latency_s * passes),
         "time_s": time_s,
         "bound": None if time_s is None else BOUNDS[int(np.argmax([float(x) for x in six]))],
         "crossover_m": _crossover(op, machine),
@@ -621,8 +621,10 @@ def _scaled(
                 value,
                 flops_per_s=value.flops_per_s * flops,
                 read_bytes_per_s=value.read_bytes_per_s * memory,
+                input_bytes_per_s=value.input_bytes_per_s * memory,
                 write_bytes_per_s=value.write_bytes_per_s * memory,
                 t0_s=value.t0_s * latency,
+                chain_s=value.chain_s * latency,
             )
         elif isinstance(value, Link):
             by_field = {g.name: link if g.name.endswith("bytes_per_s") else latency for g in dataclasses.fields(Link)}

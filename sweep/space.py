@@ -497,7 +497,7 @@ def build(study: Study) -> Space:
             as_record(h),
             as_record(p),
             e,
-            generation=None if h.about.get("generation") is None else str(h.about["generation"]),
+            **h.lineage,
         )
         for h in records["hardware"]
         for p in records["precision"]
