@@ -124,6 +124,8 @@ def root_schema() -> type:
         ("against", Any, field(default=None)),
         ("overlay", Any, field(default_factory=dict)),
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
+        ("data", Optional[str], field(default=None)),  # noqa: UP045
+        ("out", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
     ]
@@ -239,7 +241,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
 
 
 # how a pipeline runs, not what it computes
-OPTIONS = ("resume", "output", "progress", "report", "against", "chart")
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out")
 
 
 @dataclass(frozen=True, kw_only=True)
