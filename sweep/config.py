@@ -125,6 +125,7 @@ def root_schema() -> type:
         ("overlay", Any, field(default_factory=dict)),
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
         ("data", Optional[str], field(default=None)),  # noqa: UP045
+        ("fit", Optional[str], field(default=None)),  # noqa: UP045
         ("out", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
@@ -241,7 +242,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
 
 
 # how a pipeline runs, not what it computes
-OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out")
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out", "fit")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,10 +114,21 @@ MESSAGE_BYTES = 2.0  # every message but dispatch and combine is bf16
 
 
 @dataclass(frozen=True, kw_only=True)
+class Band:
+    """How far a measured time per token is from a predicted one: factors that hold 80 of 100, NaN where unknown."""
+
+    relative: str | None  # the measured generation whose constants the machine takes
+    inherited: bool  # not its own
+    plain: tuple[float, float] = (NAN, NAN)
+    drafted: tuple[float, float] = (NAN, NAN)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resolved:
     """A machine's numbers, and what is missing to use them."""
 
     machine: Machine
+    band: Band
     unknown: tuple[str, ...]  # figures that a point needs and nobody has published
     no_format: bool  # no rate for the math that the formats ask for
 
@@ -198,6 +209,22 @@ def efficiency_for(
     merged = _merge({k: v for k, v in efficiency.items() if k != "generations"}, own)
     assert isinstance(merged, dict)
     return merged
+
+
+def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str | None = None) -> Band:
+    """The error band of a machine: `serving.band` of the preset, that of `inherited` for one that nobody has measured.
+
+    Source: residuals of end-to-end points that the constants were not fitted on.
+    """
+    relative = relative_of(efficiency, generation, vendor)
+    inherited = relative is None or relative != generation
+    said = (efficiency.get("serving") or {}).get("band")
+    if not said:
+        return Band(relative=relative, inherited=inherited)
+    low_high = {k: (float(v[0]), float(v[1])) for k, v in said.items()}
+    if inherited:
+        return Band(relative=relative, inherited=True, plain=low_high["inherited"], drafted=low_high["inherited"])
+    return Band(relative=relative, inherited=False, plain=low_high["undrafted"], drafted=low_high["drafted"])
 
 
 def kernel_constants(kind: Mapping[str, Any], unit: str, weights: str | None) -> dict[str, Any]:
@@ -330,4 +357,5 @@ def resolve(
         usd_per_hour=NAN if hardware.usd_per_hour is None else float(hardware.usd_per_hour),
     )
     unknown = tuple(key for key in ("hbm_bytes", "hbm_bytes_per_s") if getattr(hardware, key) is None)
-    return Resolved(machine=machine, unknown=unknown, no_format=missing_math)
+    band = band_of(efficiency, generation, vendor)
+    return Resolved(machine=machine, band=band, unknown=unknown, no_format=missing_math)

@@ -84,7 +84,10 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Errors of one kind of kernel on rows that were not fitted, one format and one machine, or `all` of them."""
+    """Errors of one kind of kernel on rows that were not fitted: one format and machine, or `all` of them.
+
+    `served`: the machines that the constants of all chips come from (see `_linked`).
+    """
 
     kind: str
     weights: str
@@ -625,13 +628,17 @@ def scores_of(
         pl.when(pl.col("weights") == "bf16").then(pl.lit("bf16")).otherwise(pl.col("weights") + "_" + "bf16")
     ).otherwise(pl.col("weights")))[:, 0] if group in ("gemm", "experts") else frame["weights"]
     hardware = frame["hardware"]
-    cells = [("all", "all")] + [(w, "all") for w in label.unique().sort()]
-    cells += [(w, h) for w in label.unique().sort() for h in hardware.unique().sort()]
+    served = np.array([_linked(library, h) for h in hardware])
+    formats, names = label.unique().sort().to_list(), hardware.unique().sort().to_list()
+    cells = [(w, h) for w in ("all", *formats) for h in ("served", "all")]
+    cells += [("all", h) for h in names] + [(w, h) for w in formats for h in names]
     for w, h in cells:
         at = np.ones(frame.height, dtype=bool)
         if w != "all":
             at &= (label == w).to_numpy()
-        if h != "all":
+        if h == "served":
+            at &= served
+        elif h != "all":
             at &= (hardware == h).to_numpy()
         test = at & held & usual
         if not test.any():

@@ -152,7 +152,7 @@ def machine_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: 
         key = (p.hardware, p.precision)
         if key not in known:
             record = catalogue.record("hardware", p.hardware)
-            found = resolve(as_record(record), p.precision, efficiency, generation=str(record.about.get("generation")))
+            found = resolve(as_record(record), p.precision, efficiency, **record.lineage)
             known[key] = len(machines)
             machines.append(found.machine)
         index[i] = known[key]
@@ -245,6 +245,7 @@ def turned(row: Row, k: Knobs) -> Row:
         prefill=kernel(m.prefill),
         state=kernel(m.state),
         reduce=link(m.reduce, 1.0),
+        gather=link(m.gather, 1.0),
         exchange=link(m.exchange, 1.0),
         experts_link=link(m.experts_link, k.exchange),
         hop=link(m.hop, 1.0),
