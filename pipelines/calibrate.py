@@ -30,6 +30,7 @@ from typing import Any
 from pipelines._app import Job, run
 from sweep.errors import BadInput, closest
 
+END_TO_END = ("math", "memory", "floor", "floor_link")  # multipliers that kernels do not tell
 FITS = ("all", "kernels", "generations", "serving")
 
 
@@ -56,11 +57,11 @@ def task(job: Job) -> int:
         for hardware in frame["hardware"].unique().to_list():
             job.study.library.record("hardware", hardware)
         fitted = operators.fit(frame, constants, job.study.library, common=fit != "generations")
-        end_to_end = {k: constants[k] for k in ("math", "memory", "floor", "floor_link") if k in constants}
+        end_to_end = {k: constants[k] for k in END_TO_END if k in constants}
         constants = {**fitted.preset, **end_to_end}
         kept = job.study.efficiency.get("generations") or {}
         for generation, own in constants["generations"].items():
-            before = {k: v for k, v in (kept.get(generation) or {}).items() if k not in ("factors", "vendor", "year")}
+            before = {k: v for k, v in (kept.get(generation) or {}).items() if k in END_TO_END}
             own.update(before)
         print(report(fitted.scores))
         written += [

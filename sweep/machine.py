@@ -230,13 +230,14 @@ def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str |
 def kernel_constants(kind: Mapping[str, Any], unit: str, weights: str | None) -> dict[str, Any]:
     """The constants of one kind of kernel for a math unit and a weight format.
 
-    The common ones; on top those of the unit; then those of the format where the unit multiplies it (`fp8_block`), or
-    of `weight_only` where narrower weights are widened first.
+    The common ones; on top those of the unit; then those of the format where the unit multiplies it (`fp8_block`), or,
+    where narrower weights are widened first, those of `weight_only` and of the pair (`mxfp4_fp8`).
     """
     own: Any = {key: v for key, v in kind.items() if not isinstance(v, Mapping)}
     own = _merge(own, kind.get(unit))
     if weights is not None:
-        own = _merge(own, kind.get(weights if FORMAT_MATH[weights] == unit else "weight_only"))
+        for name in (weights,) if FORMAT_MATH[weights] == unit else ("weight_only", f"{weights}_{unit}"):
+            own = _merge(own, kind.get(name))
     assert isinstance(own, dict)
     return own
 

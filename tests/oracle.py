@@ -327,7 +327,11 @@ class Point:
         own = self.eff["kernels"][kind]
         flat = {k: v for k, v in own.items() if not isinstance(v, dict)} | own.get(unit, {})
         if weights is not None:
-            flat |= own.get(weights, {}) if FORMATS[weights][3] == unit else own.get("weight_only", {})
+            flat |= (
+                own.get(weights, {})
+                if FORMATS[weights][3] == unit
+                else own.get("weight_only", {}) | own.get(f"{weights}_{unit}", {})
+            )
         raw = self.eff.get("factors", {}).get(kind, {})
         own_factors = {k: v for k, v in raw.items() if not isinstance(v, dict)} | raw.get(unit, {})
         flat["math"] *= self.eff["math"] * own_factors.get("math", 1.0)
@@ -469,7 +473,7 @@ class Point:
             (m, n, k),
             flops=2.0 * m * n * k * times,
             per_flop=per_flop,
-            tiled_flops=self.tiled(m, n, k, times),
+            tiled_flops=self.tiled(m, n, k, times) if kind == "gemm" else 0.0,
             unit=self.gemm_unit(which),
             weights={"attn": self.w_attn, "ffn": self.w_ffn, "head": None}[which],
             chain=0.0 if op == "kv_up" else k,  # CHOICE: all keys of a prompt at once are never bound by one tile

@@ -43,7 +43,7 @@ SCALE = 0.15  # residual of the log from which on a row counts less than its squ
 SLOWER = 0.04  # log: a library this much slower than the fastest is not the one that a tuned serving stack runs
 KEEP = 0.05  # log: a factor closer to 1 than this is dropped
 FACTOR_SIGMA = 0.08  # prior of the log of a factor
-LEAST_ROWS = 8  # of a library on a generation, to be compared
+LEAST_ROWS = 16  # of a library on a generation, to be compared
 
 NO_KINDS = dataclasses.replace(
     Kinds(), **{f.name: False for f in dataclasses.fields(Kinds)}
@@ -182,7 +182,9 @@ def _experts(hw: Machine, c: Mapping[str, np.ndarray]) -> list[Op]:
     routed = c["m"] * c["kv_heads"]
     hit = minimum(c["heads"], routed)
     inner = c["n"] / c["tp"]
-    common: dict[str, Any] = {"count": 1.0, "m": routed / hit, "weight": hw.ffn_weight, "groups": hit / c["ep"]}
+    common: dict[str, Any] = {"count": 1.0, "m": routed / hit, "weight": hw.ffn_weight, "groups": hit / c["ep"]} | {
+        "tiled": False
+    }
     return [
         gemm("experts_up_gate", "decode", hw, hw.experts, n=(c["matrices"] - 1.0) * inner, k=c["k"], **common),
         gemm("experts_down", "decode", hw, hw.experts, n=c["k"], k=inner, **common),
@@ -344,15 +346,17 @@ def common_params(group: str, formats: Iterable[str]) -> list[Param]:
                 ]
         return out
     if group == "experts":
-        out = [_overlap(_k("experts", "overlap"), start=0.5), _time(_k("experts", "chain_s"), start=0.6e-9)]
-        for unit in ("bf16", "fp8", "fp4", "weight_only"):
-            if unit in formats:
-                at = ("experts",) if unit == "bf16" else ("experts", unit)
+        out = [_time(_k("experts", "chain_s"), start=0.6e-9)]
+        known = ("bf16", "fp8", "fp8_block", "fp4", "int8", *sorted(f for f in formats if f.endswith(("_bf16", "_fp8"))))
+        for name in known:
+            if name in formats:
+                at = ("experts",) if name == "bf16" else ("experts", name)
                 out += [
                     _share(_k(*at, "math"), start=0.35),
-                    _share(_k(*at, "read"), _k(*at, "write"), start=0.8),
-                    _share(_k(*at, "input"), start=0.1, low=0.005),
-                    _time(_k(*at, "t0_s"), start=10e-6),
+                    _share(_k(*at, "read"), _k(*at, "write"), start=0.85),
+                    _share(_k(*at, "input"), start=0.08, low=0.005),
+                    _time(_k(*at, "t0_s"), start=11e-6),
+                    _overlap(_k(*at, "overlap"), start=0.5),
                 ]
         return out
     if group == "attention":
@@ -433,9 +437,11 @@ def formats_of(frame: pl.DataFrame, library: Library, group: str) -> dict[str, i
         record = as_record(_hardware(library, hardware))
         if group in ("gemm", "experts"):
             unit = math_unit(weights, activations, record)
-            names = [unit] if FORMAT_MATH[weights] == unit else ["weight_only"]
+            names = [unit] if FORMAT_MATH[weights] == unit else ["weight_only", f"{weights}_{unit}"]
             if weights == "fp8_block" and unit == "fp8":
                 names.append("fp8_block")
+            if group == "experts" and len(names) > 1:
+                names = names[1:]  # kernels of their own; those of the unit need rows of the unit
         else:
             names = [attention_unit(weights, record)]
         for name in names:
@@ -699,6 +705,6 @@ def lineage(frame: pl.DataFrame, library: Library) -> list[tuple[str, str, int]]
         name = record.lineage["generation"]
         counts[name] = counts.get(name, 0) + n
         year = int(record.about["year"])
-        about[name] = (str(record.lineage["vendor"]), max(year, about.get(name, ("", 0))[1]))
+        about[name] = (str(record.lineage["vendor"]), min(year, about.get(name, ("", year))[1]))
     order = sorted(about, key=lambda g: (about[g][1], counts[g], g))
     return [(g, *about[g]) for g in order]
