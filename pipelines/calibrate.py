@@ -60,9 +60,9 @@ def task(job: Job) -> int:
         end_to_end = {k: constants[k] for k in END_TO_END if k in constants}
         constants = {**fitted.preset, **end_to_end}
         kept = job.study.efficiency.get("generations") or {}
-        for generation, own in constants["generations"].items():
-            before = {k: v for k, v in (kept.get(generation) or {}).items() if k in END_TO_END}
-            own.update(before)
+        for generation, before in kept.items():
+            own = constants["generations"].setdefault(generation, {})
+            own |= {k: v for k, v in (before or {}).items() if k in END_TO_END}
         print(report(fitted.scores))
         written += [
             (f"{name}.csv", preset.table(fitted.constants).write_csv()),
@@ -73,6 +73,11 @@ def task(job: Job) -> int:
         constants = end_to_end_fit(served, constants, job)
     elif fit == "serving":
         raise BadInput(f"data={folder}: holds no measured_e2e.csv")
+    named = {
+        g: {"vendor": v, "year": y} for g, v, y in operators.of_generations(job.study.library, constants["generations"])
+    }
+    order = sorted(constants["generations"], key=lambda g: named[g]["year"])  # of one year, as the fits left them
+    constants["generations"] = {g: {**named[g], **constants["generations"][g]} for g in order}
     written.append((f"{name}.yaml", preset.text_of(constants, name)))
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -95,7 +100,9 @@ def end_to_end_fit(path: Path, constants: dict[str, Any], job: Job) -> dict[str,
 
 def report(scores: Sequence[Any]) -> str:
     """Held-out errors per kind of kernel and format, and per machine over all formats."""
-    lines = [f"{'kind':10} {'format':12} {'machines':14} {'fitted':>7} {'held':>5} {'median':>7} {'p90':>7} {'bias':>7}"]
+    lines = [
+        f"{'kind':10} {'format':12} {'machines':14} {'fitted':>7} {'held':>5} {'median':>7} {'p90':>7} {'bias':>7}"
+    ]
     for s in map(dataclasses.asdict, scores):
         lines.append(
             f"{s['kind']:10} {s['weights']:12} {s['hardware'][:14]:14} {s['fitted']:7d} {s['held']:5d} "

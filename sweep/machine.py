@@ -198,9 +198,7 @@ def relative_of(efficiency: Mapping[str, Any], generation: str | None, vendor: s
     return max(kin, key=lambda name: (known[name]["year"], kin.index(name))) if kin else None
 
 
-def efficiency_for(
-    efficiency: Mapping[str, Any], generation: str | None, vendor: str | None = None
-) -> dict[str, Any]:
+def efficiency_for(efficiency: Mapping[str, Any], generation: str | None, vendor: str | None = None) -> dict[str, Any]:
     """The constants of an efficiency preset for one chip generation: the common ones, then its own on top.
 
     A generation without constants of its own takes its relative's (see `relative_of`).

@@ -92,7 +92,14 @@ IDEAL: dict[str, Any] = {
     "reserve_fraction": 0.0,
     "imbalance": 0.0,
 }
-LINK_OF = {"all_gather": "gather", "reduce_scatter": "gather", "all_to_all": "exchange", "dispatch": "experts", "combine": "experts", "pipeline_hop": "hop"}
+LINK_OF = {
+    "all_gather": "gather",
+    "reduce_scatter": "gather",
+    "all_to_all": "exchange",
+    "dispatch": "experts",
+    "combine": "experts",
+    "pipeline_hop": "hop",
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

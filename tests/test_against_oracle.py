@@ -92,16 +92,24 @@ def scalar_point(space: Space, row: int, i_batch: int, i_context: int, efficienc
         "routing_skew": float(space.skew[i_layout]),
     }
     figures = {k: hardware[k] for k in HARDWARE}
-    constants = preset(efficiency, space.hardware[i_machine // per_hardware].about.get("generation"))
+    constants = preset(efficiency, space.hardware[i_machine // per_hardware].about)
     return oracle.evaluate(model, figures, dict(precision), layout, workload, constants)
 
 
-def preset(name: str, generation: Any) -> dict[str, Any] | None:
-    """The constants of a preset for a chip generation, read from its file; `ideal` is the scalar model's own."""
+def preset(name: str, about: dict[str, Any]) -> dict[str, Any] | None:
+    """The constants of a preset for a chip, read from its file; `ideal` is the scalar model's own.
+
+    A generation that is not in the file takes the newest one of its vendor, the later in the file of one year.
+    """
     if name == "ideal":
         return None
     loaded = OmegaConf.load(conf_dir() / "efficiency" / f"{name}.yaml")
-    own = loaded.generations.get(str(generation)) or {}
+    kin = [
+        (own.get("year"), i, own)
+        for i, own in enumerate(loaded.generations.values())
+        if own.get("vendor") == about["vendor"]
+    ]
+    own = loaded.generations.get(str(about.get("generation"))) or (max(kin, key=lambda k: k[:2])[2] if kin else {})
     merged = OmegaConf.to_container(OmegaConf.merge(loaded, own))
     assert isinstance(merged, dict)
     return {str(k): v for k, v in merged.items()}

@@ -33,7 +33,7 @@ from sweep.cost.collectives import all_reduce, exchange, gather
 from sweep.cost.ffn import distinct_ranks
 from sweep.cost.gemm import gemm
 from sweep.cost.ops import Op, op_parts
-from sweep.machine import Machine, attention_unit, efficiency_for, math_unit, resolve
+from sweep.machine import Machine, attention_unit, efficiency_for, math_unit, relative_of, resolve
 from sweep.point import FORMAT_MATH, Kinds, Precision, Tokens
 
 Preset = dict[str, Any]
@@ -45,9 +45,7 @@ KEEP = 0.05  # log: a factor closer to 1 than this is dropped
 FACTOR_SIGMA = 0.08  # prior of the log of a factor
 LEAST_ROWS = 16  # of a library on a generation, to be compared
 
-NO_KINDS = dataclasses.replace(
-    Kinds(), **{f.name: False for f in dataclasses.fields(Kinds)}
-)
+NO_KINDS = dataclasses.replace(Kinds(), **{f.name: False for f in dataclasses.fields(Kinds)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +170,7 @@ def predicted_s(frame: pl.DataFrame, preset: Mapping[str, Any], library: Library
 
 
 def _gemm(hw: Machine, c: Mapping[str, np.ndarray]) -> list[Op]:
-    return [
-        gemm("gemm", "decode", hw, hw.gemm_ffn, count=1.0, m=c["m"], n=c["n"], k=c["k"], weight=hw.ffn_weight)
-    ]
+    return [gemm("gemm", "decode", hw, hw.gemm_ffn, count=1.0, m=c["m"], n=c["n"], k=c["k"], weight=hw.ffn_weight)]
 
 
 def _experts(hw: Machine, c: Mapping[str, np.ndarray]) -> list[Op]:
@@ -304,9 +300,14 @@ def _overlap(*paths: Path, start: float = 0.7) -> Param:
     return Param(paths=paths, start=start, low=0.0, high=1.0, sigma=0.3, log=False)
 
 
-def _factor(generation: str, *names: str) -> Param:
+def _factor(preset: Mapping[str, Any], generation: str, *names: str) -> Param:
+    """A factor, held near what the preset says of it: 1 where it says nothing."""
     path = ("generations", generation, "factors", *names)
-    return Param(paths=(path,), start=1.0, low=0.2, high=5.0, sigma=FACTOR_SIGMA)
+    start: Any = preset
+    for name in path:
+        start = start.get(name, {}) if isinstance(start, Mapping) else {}
+    start = float(start) if isinstance(start, float) else 1.0
+    return Param(paths=(path,), start=start, low=0.1, high=10.0, sigma=FACTOR_SIGMA)
 
 
 def _k(*names: str) -> Path:
@@ -347,7 +348,14 @@ def common_params(group: str, formats: Iterable[str]) -> list[Param]:
         return out
     if group == "experts":
         out = [_time(_k("experts", "chain_s"), start=0.6e-9)]
-        known = ("bf16", "fp8", "fp8_block", "fp4", "int8", *sorted(f for f in formats if f.endswith(("_bf16", "_fp8"))))
+        known = (
+            "bf16",
+            "fp8",
+            "fp8_block",
+            "fp4",
+            "int8",
+            *sorted(f for f in formats if f.endswith(("_bf16", "_fp8"))),
+        )
         for name in known:
             if name in formats:
                 at = ("experts",) if name == "bf16" else ("experts", name)
@@ -449,7 +457,7 @@ def formats_of(frame: pl.DataFrame, library: Library, group: str) -> dict[str, i
     return counts
 
 
-def generation_params(group: str, frame: pl.DataFrame, library: Library) -> list[Param]:
+def generation_params(group: str, frame: pl.DataFrame, library: Library, preset: Mapping[str, Any]) -> list[Param]:
     """Factors of the generations that the rows come from."""
     generations = frame["generation"].unique().sort().to_list()
     name = _LINKS.get(group, group)
@@ -459,7 +467,7 @@ def generation_params(group: str, frame: pl.DataFrame, library: Library) -> list
         units = formats_of(rows, library, group)
         for factor in FACTORS_OF[group]:
             if len(factor) == 1 or factor[0] in units:
-                out.append(_factor(generation, name, *factor))
+                out.append(_factor(preset, generation, name, *factor))
     return out
 
 
@@ -497,9 +505,20 @@ def log_ratio(parts: Sequence[pl.DataFrame], preset: Mapping[str, Any], library:
 
 
 def solve(
-    parts: Sequence[pl.DataFrame], params: Sequence[Param], preset: Preset, library: Library
+    parts: Sequence[pl.DataFrame],
+    params: Sequence[Param],
+    preset: Preset,
+    library: Library,
+    *,
+    begin: np.ndarray | None = None,
+    steps: int = 30,
 ) -> tuple[Preset, np.ndarray, np.ndarray]:
-    """Least squares of the robust residuals and the priors; returns the preset, the numbers and their sigmas."""
+    """Least squares of the robust residuals and the priors; returns the preset, the numbers and their sigmas.
+
+    Args:
+        begin: numbers to begin with instead of the priors' centres.
+        steps: evaluations of the whole table at most, those of derivatives aside.
+    """
     if not params:
         return copy.deepcopy(preset), np.empty(0), np.empty(0)
     start = np.array([p.encode(p.start) for p in params])
@@ -513,7 +532,10 @@ def solve(
     def residuals(x: np.ndarray) -> np.ndarray:
         return np.concatenate([data(x), (x - start) / sigma])
 
-    found = least_squares(residuals, start, bounds=(low, high), diff_step=1e-4, x_scale="jac", max_nfev=40, ftol=1e-6)
+    first = start if begin is None else np.clip(begin, low + 1e-9, high - 1e-9)
+    found = least_squares(
+        residuals, first, bounds=(low, high), diff_step=1e-4, x_scale="jac", max_nfev=steps, ftol=1e-6, xtol=1e-6
+    )
     return _with(preset, params, found.x), found.x, _sigmas(found.jac, found.fun, parts, len(params))
 
 
@@ -591,13 +613,15 @@ def fit_group(
         known = {p.paths for p in common_params(group, seen)} if seen else set()
         shared = [p for p in common_params(group, formats | seen) if p.paths not in known] if common else []
         seen |= formats
-        params = [*shared, *generation_params(group, rows, library)]
-        first, _, _ = solve(_split(frame, here & ~held), params, final, library)
+        params = [*shared, *generation_params(group, rows, library, final)]
+        first, x, _ = solve(_split(frame, here & ~held), params, final, library, steps=10)
         usual = usual & (usual_libraries(frame, log_ratio(_split(frame, everyone), first, library)) | ~here)
         parts = _split(frame, here & usual & ~held)
-        _, x, _ = solve(parts, params, final, library)
-        kept = [p for p, value in zip(params, x, strict=True) if p in shared or abs(value) >= KEEP]
-        _, x, sigmas = solve(parts, kept, final, library)
+        _, x, _ = solve(parts, params, final, library, begin=x, steps=12)
+        moved = [abs(value - p.encode(p.start)) for p, value in zip(params, x, strict=True)]
+        stays = np.array([p in shared or by >= KEEP for p, by in zip(params, moved, strict=True)], dtype=bool)
+        kept = [p for p, stay in zip(params, stays, strict=True) if stay]
+        _, x, sigmas = solve(parts, kept, final, library, begin=x[stays] if kept else None)
         for param, value, sigma in zip(kept, x, sigmas, strict=True):
             number = rounded(param.decode(float(value)))
             for path in param.paths:
@@ -630,9 +654,15 @@ def scores_of(
     ratio = log_ratio(_split(frame, np.ones(frame.height, dtype=bool)), preset, library)
     error = np.abs(np.expm1(ratio))
     out = []
-    label = frame.select(pl.when(pl.col("activations") == "bf16").then(
-        pl.when(pl.col("weights") == "bf16").then(pl.lit("bf16")).otherwise(pl.col("weights") + "_" + "bf16")
-    ).otherwise(pl.col("weights")))[:, 0] if group in ("gemm", "experts") else frame["weights"]
+    label = (
+        frame.select(
+            pl.when(pl.col("activations") == "bf16")
+            .then(pl.when(pl.col("weights") == "bf16").then(pl.lit("bf16")).otherwise(pl.col("weights") + "_" + "bf16"))
+            .otherwise(pl.col("weights"))
+        )[:, 0]
+        if group in ("gemm", "experts")
+        else frame["weights"]
+    )
     hardware = frame["hardware"]
     served = np.array([_linked(library, h) for h in hardware])
     formats, names = label.unique().sort().to_list(), hardware.unique().sort().to_list()
@@ -683,7 +713,11 @@ def fit(
     if common:
         now["generations"] = {}
     for generation, vendor, year in lineage(frame, library):
-        now["generations"].setdefault(generation, {}).update({"vendor": vendor, "year": year})
+        if generation not in now["generations"]:  # a newcomer starts where its relative is
+            relative = None if common else relative_of(now, generation, vendor)
+            factors = now["generations"][relative].get("factors") if relative else None
+            now["generations"][generation] = {"factors": copy.deepcopy(factors)} if factors else {}
+        now["generations"][generation] |= {"vendor": vendor, "year": year}
     constants: list[Constant] = []
     scores: list[Score] = []
     for group, kinds in GROUPS.items():
@@ -698,13 +732,17 @@ def fit(
 
 def lineage(frame: pl.DataFrame, library: Library) -> list[tuple[str, str, int]]:
     """Generation, vendor and year of the table's machines: oldest first, of one year the one with fewer rows first."""
-    counts: dict[str, int] = {}
-    about: dict[str, tuple[str, int]] = {}
-    for hardware, n in frame.group_by("hardware").len().iter_rows():
-        record = _hardware(library, hardware)
-        name = record.lineage["generation"]
-        counts[name] = counts.get(name, 0) + n
-        year = int(record.about["year"])
-        about[name] = (str(record.lineage["vendor"]), min(year, about.get(name, ("", year))[1]))
-    order = sorted(about, key=lambda g: (about[g][1], counts[g], g))
-    return [(g, *about[g]) for g in order]
+    counts = dict(frame.group_by("generation").len().iter_rows())
+    return sorted(of_generations(library, counts), key=lambda g: (g[2], counts[g[0]], g[0]))
+
+
+def of_generations(library: Library, wanted: Iterable[str]) -> list[tuple[str, str, int]]:
+    """Generations with their vendor and the year of their first machine in the catalogue."""
+    found: dict[str, tuple[str, int]] = {}
+    for name in library.choices("hardware"):
+        record = _hardware(library, name)
+        generation, year = record.lineage["generation"], record.about.get("year")
+        if generation in wanted and year is not None:
+            first = min(int(year), found.get(generation, ("", int(year)))[1])
+            found[generation] = (str(record.lineage["vendor"]), first)
+    return [(g, *found[g]) for g in found]

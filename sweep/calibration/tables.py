@@ -85,7 +85,9 @@ def read(folder: Path) -> pl.DataFrame:
         for where in (folder, folder / "measured_ops"):
             found += [translate(_csv(path)) for path in sorted(where.glob(pattern))]
     if not found:
-        raise BadInput(f"data={folder}: holds neither kernels*.csv nor operator tables (measured_ops/gemm_sample_*.csv)")
+        raise BadInput(
+            f"data={folder}: holds neither kernels*.csv nor operator tables (measured_ops/gemm_sample_*.csv)"
+        )
     return pl.concat([_shaped(f) for f in found])
 
 

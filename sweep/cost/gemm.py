@@ -33,7 +33,10 @@ def crossover_m(n: Num, k: Num, machine: Machine, rate: OpRate, weight: Num) -> 
     inputs and outputs by as much heavier as they move more slowly than weights
     """
     read = rate.read_bytes_per_s
-    inputs, outputs = machine.act / n * (read / rate.input_bytes_per_s), machine.out / k * (read / rate.write_bytes_per_s)
+    inputs, outputs = (
+        machine.act / n * (read / rate.input_bytes_per_s),
+        machine.out / k * (read / rate.write_bytes_per_s),
+    )
     per_token = 2.0 * read / rate.flops_per_s - inputs - outputs
     return where(per_token > 0, weight / where(per_token > 0, per_token, 1.0), float("inf"))
 
