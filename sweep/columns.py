@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from sweep.point import RECORDS
 
@@ -63,6 +64,8 @@ COLUMNS: tuple[Column, ...] = (
     _c("params_total", "1", "parameters, tied embeddings once, multi-token-prediction modules not", "row"),
     _c("params_active", "1", "parameters that a token multiplies, input embedding not", "row"),
     _c("kv_bytes_per_tok", "B/tok", "cache of one token over the whole model, the part that grows", "row"),
+    _c("band_low", "1", "tpot_s times this: 1 in 10 measured ones is below (see `tpot_low_s` of a scan)", "host"),
+    _c("band_high", "1", "tpot_s times this: 1 in 10 measured ones is above", "host"),
     _c("feasible", "bool", "nothing stands against the point", "host", "bool"),
     _c(
         "reasons",
@@ -80,7 +83,31 @@ COLUMNS: tuple[Column, ...] = (
         "int32",
     ),
 )
-BY_NAME = {c.name: c for c in COLUMNS}
+# what a scan adds: the best value of a column with the low and high end of the 80 % band, from `band_low` and `band_high`
+_BANDED = (
+    ("tpot_s", "tpot_{}_s", "s"),
+    ("tok_s_user", "tok_s_user_{}", "tok/s/user"),
+    ("tok_s_gpu", "tok_s_gpu_{}", "tok/s/GPU"),
+)
+BANDS = {of: (stem.format("low"), stem.format("high")) for of, stem, _ in _BANDED}
+DERIVED: tuple[Column, ...] = tuple(
+    _c(stem.format(end), unit, f"{end} end of the 80 % band of {of}", "derived")
+    for of, stem, unit in _BANDED
+    for end in ("low", "high")
+)
+
+
+def band_of(value: Any, low: Any, high: Any, *, rate: bool) -> tuple[Any, Any]:
+    """Both ends of the 80 % band of a time, or of a rate that goes with its inverse.
+
+    Args:
+        value: the best value, a number or a column.
+        low, high: factors on the time per output token.
+    """
+    return (value / high, value / low) if rate else (value * low, value * high)
+
+
+BY_NAME = {c.name: c for c in (*COLUMNS, *DERIVED)}
 # what is not there when a configuration itself is impossible
 NUMBERS = tuple(c.name for c in COLUMNS if c.level in ("point", "context"))
 

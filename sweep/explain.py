@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from sweep import accuracy
-from sweep.columns import COLUMNS
+from sweep.columns import BANDS, COLUMNS, DERIVED, band_of
 from sweep.config import Study, as_record
 from sweep.cost.arith import ceil_div, namespace
 from sweep.cost.attention import decode_attention, prefill_attention
@@ -44,7 +44,7 @@ from sweep.errors import BadInput
 from sweep.evaluate import accuracy_table, excess_of
 from sweep.machine import Link, Machine, OpRate, attention_unit, flops_of, math_unit
 from sweep.point import FORMAT_MATH, Context, Kinds, Layout, Model, Num, Precision
-from sweep.space import REASON_BIT, Space, build, kinds, row_reasons
+from sweep.space import REASON_BIT, Space, bands, build, kinds, row_reasons
 
 OP_KEYS = (
     "op",
@@ -194,11 +194,18 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         reasons.add("capacity")
     if columns["ttft_s"] is not None and not cost.in_time:
         reasons.add("ttft_cut")
+    low, high = bands(space, np.array([0]))
+    columns["band_low"], columns["band_high"] = _number(low[0]), _number(high[0])
+    for best, names in BANDS.items():
+        ends: Any = (None, None)
+        if None not in (columns[best], columns["band_low"]):
+            ends = band_of(columns[best], columns["band_low"], columns["band_high"], rate=best != "tpot_s")
+        columns |= dict(zip(names, ends, strict=True))
     columns["feasible"] = not reasons
     columns["reasons"] = [name for name in REASONS if name in reasons]
     columns["extrapolation"] = int(row.extrapolation) + int(context.longest > row.model.max_context)
     return Explanation(
-        columns={c.name: columns[c.name] for c in COLUMNS},
+        columns={c.name: columns[c.name] for c in (*COLUMNS, *DERIVED)},
         ops=[*decode_rows(point), *prefill_rows(point)],
         step=_step(point),
         memory={
@@ -211,7 +218,7 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
             "request_bytes": _number(at_context.request_bytes),
             "max_batch": columns["max_batch"],
         },
-        inputs=_inputs(study, row.layout),
+        inputs={**_inputs(study, row.layout), "constants": _constants(study, space)},
         accuracy_label=accuracy.label(study.accuracy),
         peaks=_peaks(study),
         hbm_bytes_per_s=_number(row.machine.peak_bytes_per_s),
@@ -305,6 +312,14 @@ def _inputs(study: Study, layout: Layout) -> dict[str, Any]:
         "workload": {k: _plain(v) for k, v in base["workload"].values.items()},
         "inputs": {g: {k: _plain(v) for k, v in base[g].values.items()} for g in ("model", "hardware", "precision")},
     }
+
+
+def _constants(study: Study, space: Space) -> dict[str, Any]:
+    """Whose constants the machine takes: of its own generation, of a relative, or those common to all chips."""
+    band = space.machines[0].band
+    own = study.base["hardware"].lineage["generation"]
+    known = bool(study.efficiency.get("generations"))
+    return {"generation": own, "from": band.relative, "inherited": known and band.inherited}
 
 
 def _plain(value: Any) -> Any:
@@ -465,7 +480,7 @@ def op_row(op: Op, machine: Machine, *, passes: Num = 1.0) -> dict[str, Any]:
         "math_s": _number(op.math_s * passes),
         "memory_s": _number((op.weight_s + op.kv_s + op.activation_s) * passes),
         "comm_s": _number(op.comm_s * passes),
-        "floor_s": _number(op.floor_s * passes),
+        "floor_s": _number(parts.latency_s * passes),
         "time_s": time_s,
         "bound": None if time_s is None else BOUNDS[int(np.argmax([float(x) for x in six]))],
         "crossover_m": _crossover(op, machine),
@@ -621,8 +636,10 @@ def _scaled(
                 value,
                 flops_per_s=value.flops_per_s * flops,
                 read_bytes_per_s=value.read_bytes_per_s * memory,
+                input_bytes_per_s=value.input_bytes_per_s * memory,
                 write_bytes_per_s=value.write_bytes_per_s * memory,
                 t0_s=value.t0_s * latency,
+                chain_s=value.chain_s * latency,
             )
         elif isinstance(value, Link):
             by_field = {g.name: link if g.name.endswith("bytes_per_s") else latency for g in dataclasses.fields(Link)}

@@ -153,7 +153,7 @@ def machine_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: 
         key = (p.hardware, p.precision)
         if key not in known:
             record = catalogue.record("hardware", p.hardware)
-            found = resolve(as_record(record), p.precision, efficiency, generation=str(record.about.get("generation")))
+            found = resolve(as_record(record), p.precision, efficiency, **record.lineage)
             known[key] = len(machines)
             machines.append(found.machine)
         index[i] = known[key]
