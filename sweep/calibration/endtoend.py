@@ -2,7 +2,7 @@
 
 The kernel constants of a preset stay as they are; what is fitted multiplies them (`Knobs`). Everything is fitted at
 once on the logarithm of the time per output token, with a loss that forgives outliers and a prior on every constant
-that is strong enough to keep it from learning which model it sees. Held-out scores use the same code with rows left out.
+that is strong enough to keep it from learning which model it sees. Held-out scores: the same code, rows left out.
 """
 
 from __future__ import annotations
@@ -320,7 +320,8 @@ class Calibrated:
 
     def log_error(self, s: Sample) -> np.ndarray:
         """Predicted over measured time per token, log, of all rows."""
-        return np.log(self.predicted.tpot_s) - s.log_tpot
+        error: np.ndarray = np.log(self.predicted.tpot_s) - s.log_tpot
+        return error
 
 
 def calibrate_rows(
@@ -389,9 +390,8 @@ def held_out(
         fit = calibrate_rows(s, ~out, start=full, rounds=1)
         for key, values in parts.items():
             values[out] = getattr(fit.predicted, key)[out]
-        report(
-            f"without {name}: {int(out.sum())} rows, median {np.median(np.abs(np.expm1(fit.log_error(s)[out]))):.3f}"
-        )
+        error = np.expm1(fit.log_error(s)[out])
+        report(f"without {name}: {int(out.sum())} rows, median {np.median(np.abs(error)):.3f}")
     return Predicted(**parts)
 
 
@@ -518,8 +518,8 @@ class Report:
 
 def fit(
     rows: Sequence[Row],
-    library: Library,
     efficiency: Mapping[str, Any],
+    library: Library,
     *,
     report: Callable[[str], None] = lambda _: None,
     leave_out: Sequence[str] = ("curve", "model", "chip", "generation"),
@@ -528,8 +528,8 @@ def fit(
 
     Args:
         rows: measured rows, columns as text.
-        library: where models and machines are looked up.
         efficiency: the preset whose kernel constants stand.
+        library: where models and machines are looked up.
         report: is told how it goes.
         leave_out: ways of leaving rows out that are scored (`split_groups`); `curve` and `generation` also give the
             band of a prediction.

@@ -115,7 +115,6 @@ DEFAULTS: dict[str, Any] = {
     "band": {
         "undrafted": (0.75, 1.25),
         "drafted": (0.65, 1.4),
-        "unlabelled": (0.5, 1.3),
         "inherited": (0.6, 1.6),
     },
 }
