@@ -94,8 +94,9 @@ def end_to_end_fit(path: Path, constants: dict[str, Any], job: Job) -> dict[str,
     from sweep.calibration import endtoend
     from sweep.calibration.validate import read_rows
 
-    found: dict[str, Any] = endtoend.fit(read_rows(path), constants, job.study.library)
-    return found
+    found = endtoend.fit(read_rows(path), constants, job.study.library, report=print)
+    print(endtoend.scores_table(found))
+    return found.efficiency
 
 
 def report(scores: Sequence[Any]) -> str:

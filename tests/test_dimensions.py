@@ -107,6 +107,7 @@ class UnitNamespace:
         return float(math.floor(value)) if math.isfinite(value) else value
 
     exp = staticmethod(lambda x: math.exp(_bare(x)))
+    sqrt = staticmethod(lambda x: math.sqrt(_bare(x)))
     expm1 = staticmethod(lambda x: math.expm1(_bare(x)))
     log = staticmethod(lambda x: math.log(_bare(x)))
     log1p = staticmethod(lambda x: math.log1p(_bare(x)) if _bare(x) > -1 else -math.inf)

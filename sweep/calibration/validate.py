@@ -14,6 +14,7 @@ from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_poin
 from sweep.calibration.score import Results
 from sweep.config import Library
 from sweep.errors import BadInput, closest
+from sweep.machine import Band, band_of
 
 NEEDED = ("model", "hardware", "isl", "osl", "concurrency_or_batch")
 
@@ -97,15 +98,16 @@ def band(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Factors on a predicted time per token that hold 80 of 100 measured ones, low and high.
 
-    From held-out residuals of the calibration: per way of drafting, wider where the chip's generation was not measured.
+    From held-out residuals of the calibration: with and without drafting, wider where the chip's generation was not
+    measured, or where a row does not say whether tokens are drafted.
     """
-    s = presets(efficiency)
-    known = set((efficiency.get("generations") or {}).keys())
+    default = presets(efficiency).band
+    known: dict[str, Band] = {}
     low, high = np.empty(len(points)), np.empty(len(points))
     for i, p in enumerate(points):
-        generation = str(catalogue.record("hardware", p.hardware).about.get("generation"))
-        kind = "drafted" if p.drafted > 0 else ("undrafted" if p.labelled else "unlabelled")
-        if generation not in known:
-            kind = "inherited"
-        low[i], high[i] = s.band[kind]
+        if p.hardware not in known:
+            known[p.hardware] = band_of(efficiency, **catalogue.record("hardware", p.hardware).lineage)
+        own = known[p.hardware]
+        kind = "inherited" if own.inherited else ("drafted" if p.drafted > 0 else "undrafted")
+        low[i], high[i] = default[kind if p.labelled else "inherited"]
     return low, high

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import jax
 
-from sweep.cost.arith import largest_true, maximum, minimum
+from sweep.cost.arith import largest_true, maximum, minimum, sqrt
 from sweep.point import Num
 
 Timer = Callable[[Num], Num]  # running requests of a replica -> seconds per output token of each
-HALVINGS = 16  # the running batch is known to 1 / 65,536 of the concurrency
+HALVINGS = 14  # the running batch is known to 1 / 16,384 of the concurrency
 
 
 @jax.tree_util.register_dataclass
@@ -76,7 +76,7 @@ def running_batch(
         osl: tokens per answer.
         limit: requests that fit in memory, or that the scheduler runs at most.
         most_per_s: requests per second that the prefill side delivers.
-    Returns: a real number, at least the smallest that 16 halvings tell from 0.
+    Returns: a real number, at least the smallest that the halvings tell from 0.
     """
     most = minimum(concurrency, limit)
 
@@ -85,6 +85,23 @@ def running_batch(
         return (batch + rate * busy_s <= concurrency) & (rate <= most_per_s)
 
     return largest_true(sustained, most / 2.0**HALVINGS, most, HALVINGS)
+
+
+def queued_s(prefill_s: Num, *, users: Num, servers: Num, bunching: Num) -> Num:
+    """Time to the first token with the prompts that happen to stand before it [s].
+
+        T (1 + q (sqrt(n / c) - 1))
+
+    Of n users that come and go independently about sqrt(n) are away from the mean at any time; c prompts are worked on
+    side by side. Exact queueing formulas need the spread of lengths and arrivals, which nobody publishes: q is fitted.
+
+    Args:
+        prefill_s: one prompt, alone.
+        users: requests in flight in the whole service: n.
+        servers: prompts that are prefilled side by side: c.
+        bunching: q, from calibration; 0: prompts never meet.
+    """
+    return prefill_s * (1.0 + bunching * (sqrt(maximum(users / servers, 1.0)) - 1.0))
 
 
 def waited_ttft_s(first_s: Num, *, batch: Num, concurrency: Num, rate: Num, tpot_s: Num, osl: Num) -> Num:

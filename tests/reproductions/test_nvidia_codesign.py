@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
-from sweep.cost.arith import namespace
 from sweep.cost.published import pipeline_efficiency
 from sweep.explain import Explanation
 from tests.reproductions._points import EXACT, about, decode_ops, point
