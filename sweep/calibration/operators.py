@@ -43,7 +43,7 @@ Path = tuple[str, ...]
 SCALE = 0.15  # residual of the log from which on a row counts less than its square
 SLOWER = 0.04  # log: a library this much slower than the fastest is not the one that a tuned serving stack runs
 KEEP = 0.05  # log: a factor closer to 1 than this is dropped
-FACTOR_SIGMA = 0.08  # prior of the log of a factor
+FACTOR_SIGMA = 0.2  # prior of the log of a factor
 LEAST_ROWS = 16  # of a library on a generation, to be compared
 
 NO_KINDS = dataclasses.replace(Kinds(), **{f.name: False for f in dataclasses.fields(Kinds)})

@@ -22,8 +22,8 @@ HEAD = """\
 """
 ABOUT = {
     "tiles": "output tiles [rows, columns, share of the best rate]: the library takes the fastest. The two large ones\n"
-    "# give back the measured steps of GB300 at N = K = 8192; the rate of the small one is an estimate. Timings at powers\n"
-    "# of two cannot tell tiles apart (errors differ by less than 0.3 points)",
+    "# give back the measured steps of GB300 at N = K = 8192; the rate of the small one is an estimate. Timings at\n"
+    "# powers of two cannot tell tiles apart (errors differ by less than 0.3 points)",
     "math": "multipliers of all rates and floors from end-to-end points; a generation may set its own",
     "kernels": "shares of the dense peak, and of the bandwidth for weights and cache, inputs (their quantization\n"
     "# included), outputs; the floor; seconds per step of the inner dimension that one processor walks in order (K of\n"
