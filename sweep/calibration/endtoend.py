@@ -234,11 +234,13 @@ def solve_serving(
         residual = answers(knobs_at(theta))
         known = np.isfinite(residual)
         jacobian = np.zeros((2 * n, len(fitted)))
+        # a frontend's own time shows in rows with nobody else there, and queueing in all the others
+        alone = {"first": np.tile(light, 2), "first_s": np.tile(light, 2)}
         for knob in SERVING:
             slope = (answers(knobs_at(theta, knob)) - residual) / NUDGE
             for j, c in enumerate(fitted):
                 if c.knob == knob:
-                    jacobian[:, j] = np.where(known, slope, 0.0) * np.tile(acts[:, j], 2)
+                    jacobian[:, j] = np.where(known & alone.get(knob, True), slope, 0.0) * np.tile(acts[:, j], 2)
         r = np.where(known, residual, 0.0)
         w = np.where(known, weight, 0.0) / np.sqrt(1.0 + (r / scale) ** 2)
         hessian = jacobian.T @ (w[:, None] * jacobian) + np.diag(pull)

@@ -25,7 +25,7 @@ from sweep.cost.memory import max_batch, request_bytes, weights_bytes
 from sweep.cost.ops import Parts
 from sweep.cost.prefill import ttft_s
 from sweep.cost.result import load_cost
-from sweep.cost.serving import prefill_rate, queued_s, steady_state
+from sweep.cost.serving import prefill_rate, queue_s, steady_state
 from sweep.cost.step import Load, LoadStep, Row, token_time
 from sweep.machine import Link, Machine, OpRate, resolve
 from sweep.point import Context, Kinds, Layout, Num
@@ -62,7 +62,7 @@ class Knobs:
     acceptance: Num = 0.0  # added to the log odds
     first_s: Num = 0.0  # frontend, before the first token
     first: Num = 1.0  # prefill in the first token
-    bunching: Num = 0.0  # prompts that stand before it, see `queued_s`
+    bunching: Num = 0.0  # prompts that stand before it, see `queue_s`
 
 
 @jax.tree_util.register_dataclass
@@ -108,7 +108,7 @@ class Presets:
 DEFAULTS: dict[str, Any] = {
     "phi": 1.05,
     "pool": {"tensor": 0.8, "grouped": 0.4},
-    "bunching": {"aggregated": 0.8, "disaggregated": 0.8},
+    "bunching": {"aggregated": 2.0, "disaggregated": 5.0},
     "acceptance": {"mtp": 0.62, "eagle3": 0.61},
     "first": {"default": 1.2},
     "first_s": {"default": 0.05},  # tokenization, HTTP, scheduling
@@ -338,24 +338,23 @@ def predict(table: Table, knobs: Knobs, *, batch: np.ndarray | None = None) -> P
     split = table.prefill_workers > 0
     servers = np.where(split, table.prefill_workers * table.prefill.dpa, row.layout.dpa)
     with namespace(np), np.errstate(divide="ignore", invalid="ignore"):
-        first_s = knobs.first_s + queued_s(
-            prefill_s * knobs.first, users=table.concurrency, servers=servers, bunching=knobs.bunching
-        )
+        users, servers = table.concurrency / table.decode_workers, servers / table.decode_workers
         # prefill stands between decode steps where the same GPUs do both; else the prefill pool limits the rate
         s = steady_state(
             lambda b: _stage("decode", row, knobs, b, context),
             np.where(split, 0.0, prefill_s),
-            first_s=first_s,
+            first_s=prefill_s * knobs.first + knobs.first_s,
             osl=context.generated,
-            concurrency=table.concurrency / table.decode_workers,
+            concurrency=users,
             max_batch=room,
             groups=row.layout.dpa,
             phi=knobs.phi,
             most_per_s=np.where(
                 split,
-                prefill_rate(prefill_s, servers, knobs.pool) / table.decode_workers,
+                prefill_rate(prefill_s, servers, knobs.pool),
                 np.inf,
             ),
+            queue_at=lambda x: queue_s(prefill_s, rate=x, users=users, servers=servers, bunching=knobs.bunching),
             batch=batch,
         )
     return Predicted(
