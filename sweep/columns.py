@@ -83,7 +83,7 @@ COLUMNS: tuple[Column, ...] = (
         "int32",
     ),
 )
-# what a scan adds: the best value of a column with the low and high end of the 80 % band, from `band_low` and `band_high`
+# what a scan adds: low and high end of the 80 % band of a column, from `band_low` and `band_high`
 _BANDED = (
     ("tpot_s", "tpot_{}_s", "s"),
     ("tok_s_user", "tok_s_user_{}", "tok/s/user"),

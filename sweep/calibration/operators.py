@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 import polars as pl
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
 from sweep.calibration.tables import held_out
 from sweep.complete import complete_layout, complete_model
@@ -33,6 +33,7 @@ from sweep.cost.collectives import all_reduce, exchange, gather
 from sweep.cost.ffn import distinct_ranks
 from sweep.cost.gemm import gemm
 from sweep.cost.ops import Op, op_parts
+from sweep.errors import BadInput
 from sweep.machine import Machine, attention_unit, efficiency_for, math_unit, relative_of, resolve
 from sweep.point import FORMAT_MATH, Kinds, Precision, Tokens
 
@@ -42,7 +43,7 @@ Path = tuple[str, ...]
 SCALE = 0.15  # residual of the log from which on a row counts less than its square
 SLOWER = 0.04  # log: a library this much slower than the fastest is not the one that a tuned serving stack runs
 KEEP = 0.05  # log: a factor closer to 1 than this is dropped
-FACTOR_SIGMA = 0.08  # prior of the log of a factor
+FACTOR_SIGMA = 0.2  # prior of the log of a factor
 LEAST_ROWS = 16  # of a library on a generation, to be compared
 
 NO_KINDS = dataclasses.replace(Kinds(), **{f.name: False for f in dataclasses.fields(Kinds)})
@@ -75,7 +76,7 @@ class Constant:
 
     name: str
     value: float
-    sigma: float  # of the log; of the value for an overlap
+    sigma: float | None  # of the log; of the value for an overlap
     rows: int
     kind: str
 
@@ -106,6 +107,7 @@ class Fitted:
     preset: Preset
     constants: list[Constant]
     scores: list[Score]
+    generations: list[str]  # that the rows come from
 
 
 # --- what the cost model says of a table -------------------------------------------------------------------------
@@ -327,7 +329,7 @@ def common_params(group: str, formats: Iterable[str]) -> list[Param]:
         for unit in ("bf16", "fp8", "fp4"):
             if unit not in formats:
                 continue
-            at = ("gemm",) if unit == "bf16" else ("gemm", unit)
+            at: Path = ("gemm",) if unit == "bf16" else ("gemm", unit)
             math, inputs, floor = starts[unit]
             out += [
                 _share(_k(*at, "math"), start=math),
@@ -480,6 +482,30 @@ def bare(preset: Mapping[str, Any]) -> Preset:
         for name, own in (preset.get("generations") or {}).items()
     }
     return out
+
+
+def alone(preset: Mapping[str, Any], library: Library, name: str) -> Preset:
+    """A shipped preset as the operator fit left it: its table of constants undoes what end-to-end points changed."""
+    out = bare(preset)
+    for directory in library.directories:
+        path = directory / "efficiency" / f"{name}.csv"
+        if path.is_file():
+            for constant, value in (
+                pl.read_csv(path).filter(pl.col("kind").is_in(list(GROUPS))).select("name", "value").iter_rows()
+            ):
+                for paths in _tied(tuple(constant.split("."))):
+                    _put(out, paths, value)
+            break
+    return out
+
+
+def _tied(path: Path) -> list[Path]:
+    """All paths of a constant that its table names by the first."""
+    kind, last = path[1] if path[0] == "kernels" else "", path[-1]
+    if last != "read":
+        return [path]
+    also = ("write", "input") if kind in ("attention", "mla") else ("write",)
+    return [path, *((*path[:-1], name) for name in also)]
 
 
 # --- the fit -----------------------------------------------------------------------------------------------------
@@ -727,7 +753,8 @@ def fit(
         now, some, errors = fit_group(rows, group, now, library, common=common)
         constants += some
         scores += errors
-    return Fitted(preset=now, constants=constants, scores=scores)
+    generations = frame["generation"].unique().sort().to_list()
+    return Fitted(preset=now, constants=constants, scores=scores, generations=generations)
 
 
 def lineage(frame: pl.DataFrame, library: Library) -> list[tuple[str, str, int]]:
@@ -746,3 +773,27 @@ def of_generations(library: Library, wanted: Iterable[str]) -> list[tuple[str, s
             first = min(int(year), found.get(generation, ("", int(year)))[1])
             found[generation] = (str(record.lineage["vendor"]), first)
     return [(g, *found[g]) for g in found]
+
+
+def in_order(generations: Mapping[str, Any], library: Library) -> dict[str, Any]:
+    """Generations with vendor and year, oldest first; of one year those with a scale-up link last.
+
+    The last one of a vendor is what its unmeasured chips take their constants from (`sweep.machine.relative_of`).
+    """
+    about = {g: (vendor, year) for g, vendor, year in of_generations(library, generations)}
+    linked = {_hardware(library, h).lineage["generation"] for h in library.choices("hardware") if _linked(library, h)}
+    order = sorted(generations, key=lambda g: (about[g][1], g in linked, g))
+    return {g: {"vendor": about[g][0], "year": about[g][1], **_without(generations[g])} for g in order}
+
+
+def _without(own: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {k: v for k, v in (own or {}).items() if k not in ("vendor", "year")}
+
+
+def check_machines(frame: pl.DataFrame, library: Library) -> None:
+    """Refuse rows of machines that the catalogue does not know, or whose generation, maker or year it does not say."""
+    for name in frame["hardware"].unique().sort().to_list():
+        record = library.record("hardware", name)
+        for key in ("generation", "vendor", "year"):
+            if record.about.get(key) is None:
+                raise BadInput(f"hardware={name}: its entry says no {key}, which constants are looked up by")

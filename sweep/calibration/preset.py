@@ -15,19 +15,20 @@ from sweep.calibration.operators import Constant, Score
 
 HEAD = """\
 # What silicon makes of the roofline. Written by `python -m pipelines.calibrate`: edit nothing here, fit again.
-# Kernels and links: fitted on public operator timings of ten systems (aiconfigurator-core 0.12.0, Apache-2.0; TensorRT-LLM,
-# SGLang, vLLM). What no kernel accounts for, the multipliers, and `serving`: fitted on public end-to-end serving points
-# (InferenceX, Apache-2.0, attribution to SemiAnalysis InferenceX). Every constant, its uncertainty and its rows stand in
-# {name}.csv, errors on rows that were not fitted in {name}_errors.csv.
+# Kernels and links: fitted on public operator timings of ten systems (aiconfigurator-core 0.12.0, Apache-2.0;
+# TensorRT-LLM, SGLang, vLLM). What no kernel accounts for, the multipliers, and `serving`: fitted on public end-to-end
+# serving points (InferenceX, Apache-2.0, attribution to SemiAnalysis InferenceX). Every constant, its uncertainty and
+# its rows stand in {name}.csv, errors on rows that were not fitted in {name}_errors.csv.
 """
 ABOUT = {
-    "tiles": "output tiles [rows, columns, share of the best rate]: the library takes the fastest. The two large ones give\n"
-    "# back the measured steps of GB300 at N = K = 8192; the rate of the small one is an estimate. Timings at powers of two\n"
-    "# cannot tell tiles apart (errors differ by less than 0.3 points)",
+    "tiles": "output tiles [rows, columns, share of the best rate]: the library takes the fastest. The two large ones\n"
+    "# give back the measured steps of GB300 at N = K = 8192; the rate of the small one is an estimate. Timings at\n"
+    "# powers of two cannot tell tiles apart (errors differ by less than 0.3 points)",
     "math": "multipliers of all rates and floors from end-to-end points; a generation may set its own",
     "kernels": "shares of the dense peak, and of the bandwidth for weights and cache, inputs (their quantization\n"
-    "# included), outputs; the floor; seconds per step of the inner dimension that one processor walks in order (K of a\n"
-    "# GEMM, keys of attention); how much of the shorter of two hides. Per math format, and where it differs per weight format",
+    "# included), outputs; the floor; seconds per step of the inner dimension that one processor walks in order (K of\n"
+    "# a GEMM, keys of attention); how much of the shorter of two hides. Per math format, and where it differs per\n"
+    "# weight format",
     "links": "share of the link's bandwidth, start-up, more per rank; one-shot all-reduce; the same on the network.\n"
     "# Not measured, estimates: `hop`, and scale-out figures but those of `experts`",
     "layer_s": "per layer and step: what no kernel accounts for",
@@ -38,8 +39,8 @@ ABOUT = {
     "imbalance": "slowest over mean GPU in expert tokens, less 1, with expert load balancing",
     "imbalance_off": "and without: share of the simulated excess (Zipf popularity, random placement) that shows",
     "generations": "what a chip generation changes. `factors` multiply a kind's rates and floor (operator timings),\n"
-    "# `math`, `memory`, `floor` all of them (end-to-end points). A generation that is not here takes the newest of its\n"
-    "# vendor, by year and then as listed; a vendor that is not here takes the common constants",
+    "# `math`, `memory`, `floor` all of them (end-to-end points). A generation that is not here takes the newest of\n"
+    "# its vendor, by year and then as listed; a vendor that is not here takes the common constants",
     "serving": "how a service is run: prefill in mixed steps, acceptance, time to the first token, error bands",
 }
 

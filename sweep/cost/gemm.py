@@ -89,8 +89,8 @@ def gemm(
     flops = m * (2.0 * n * k * groups)
     math_s = m * (2.0 * n * k * groups * (1.0 / rate.flops_per_s))
     if tiled and machine.tiles:
-        tiled = [tiled_math_s(m, n, k, groups, rate.flops_per_s, tile, machine.n_sm) for tile in machine.tiles]
-        math_s = maximum(math_s, functools.reduce(minimum, tiled))
+        by_tile = [tiled_math_s(m, n, k, groups, rate.flops_per_s, tile, machine.n_sm) for tile in machine.tiles]
+        math_s = maximum(math_s, functools.reduce(minimum, by_tile))
     return kernel(
         name,
         phase,

@@ -46,7 +46,7 @@ _ASKED_KEYS = ("grid", "zip", "where", "layout", "layouts", "objectives", "by", 
 _FIGURES_VERIFIED = ("confirmed", "published", "official", "measured", "verified", "datasheet", "vendor")
 _POINT_COLUMNS = (
     "model", "hardware", "precision", "layout", "workload.batch", "workload.context", "workload.isl", "workload.osl",
-    "accuracy", "tok_s_gpu", "tok_s_user", "ttft_s", "bound",
+    "accuracy", "tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high", "tok_s_user", "ttft_s", "bound",
 )  # fmt: skip
 
 
@@ -457,6 +457,7 @@ class _Page:
                 "measured": "peaks scaled by measured kernel efficiencies, where there are measurements",
             }.get(str(preset))
             notes.append(f"Efficiency preset: `{preset}`" + (f" ({meaning})." if meaning else "."))
+        notes += self._bands()
         notes += self._unverified()
         mixed = [k for k in _CONTEXT_KEYS if k in frame.columns and k not in self.by]
         if mixed:
@@ -469,6 +470,24 @@ class _Page:
             "and MBU are shares of dense peaks."
         )
         return "\n".join(["## How far to trust this", "", *(f"* {note}" for note in notes)])
+
+    def _bands(self) -> list[str]:
+        """How far measured points were from predicted ones, per kind of machine."""
+        frame = self.frontier
+        if not {"band_low", "band_high", self.line} <= set(frame.columns):
+            return []
+        known = frame.filter(pl.col("band_low").is_not_null())
+        spans: dict[tuple[str, str], list[str]] = {}
+        for name, low, high in known.select(self.line, "band_low", "band_high").unique().sort(self.line).iter_rows():
+            spans.setdefault((f"{low:.2f}", f"{high:.2f}"), []).append(str(name))
+        if not spans:
+            return []
+        text = "; ".join(f"{low} to {high} ({_and(sorted(set(names)))})" for (low, high), names in spans.items())
+        return [
+            "Eight of ten measured times per token lie within these factors of a prediction, by serving points that the "
+            f"constants were not fitted on: {text}. `low` and `high` of a rate follow from them; two points that "
+            "differ by less share most of their error, and are better told apart than the band suggests."
+        ]
 
     def _unverified(self) -> list[str]:
         provenance = self.manifest.get("provenance")

@@ -11,8 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
+from sweep.cost.arith import namespace
+from sweep.cost.gemm import gemm
+from sweep.cost.ops import kernel_parts
 from sweep.cost.published import pipeline_efficiency
 from sweep.explain import Explanation
 from tests.reproductions._points import EXACT, about, decode_ops, point
@@ -92,6 +96,34 @@ def test_tokens_per_expert(per_gpu: int, gpus: int, m: float) -> None:
     e = point(f"model=deepseek_r1 layout.dpa={gpus} layout.ep={gpus} workload.batch={gpus * per_gpu} efficiency=ideal")
     for name in ("experts_up_gate", "experts_down"):
         assert decode_ops(e)[name]["m"] == about(m, EXACT)
+
+
+def test_depth_that_a_gemm_needs() -> None:
+    """80 % of sustained NVFP4 throughput needs K > about 3072 (M = 8192, N = 9728).
+
+    Nothing in the model says so: it follows from the floor, the chain along K and the writing of outputs, which were
+    fitted on other timings.
+    """
+    machine = point("model=dense precision=nvfp4 hardware=gb300_nvl72 efficiency=measured")._point.row.machine
+    with namespace(np):
+
+        def flops_per_s(k: float) -> float:
+            op = gemm(
+                "g",
+                "decode",
+                machine,
+                machine.gemm_ffn,
+                count=1.0,
+                m=8192.0,
+                n=9728.0,
+                k=k,
+                weight=machine.ffn_weight,
+            )
+            return float(op.flops / kernel_parts(op).total_s)
+
+        sustained = flops_per_s(65536.0)
+        assert flops_per_s(3072.0) / sustained == about(0.8, 0.08)
+        assert flops_per_s(1024.0) / sustained < 0.7 < 0.9 < flops_per_s(8192.0) / sustained
 
 
 DEPTH = (
