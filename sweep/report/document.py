@@ -484,8 +484,8 @@ class _Page:
             return []
         text = "; ".join(f"{low} to {high} ({_and(sorted(set(names)))})" for (low, high), names in spans.items())
         return [
-            "Eight of ten measured times per token lie within these factors of a prediction, by serving points that the "
-            f"constants were not fitted on: {text}. `low` and `high` of a rate follow from them; two points that "
+            "Eight of ten measured times per token lie within these factors of a prediction, by serving points that "
+            f"the constants were not fitted on: {text}. `low` and `high` of a rate follow from them; two points that "
             "differ by less share most of their error, and are better told apart than the band suggests."
         ]
 
