@@ -103,7 +103,7 @@ def table(constants: Sequence[Constant], before: pl.DataFrame | None = None) -> 
     served = frame["kind"].is_in(["end_to_end"]).any()
     kept = before.filter(~pl.col("name").is_in(frame["name"].to_list()))
     kept = kept.filter(pl.col("kind") != "end_to_end") if served else kept
-    return pl.concat([kept.cast(dict(frame.schema)), frame])
+    return pl.concat([kept.cast(frame.schema), frame])
 
 
 def errors(scores: Sequence[Score]) -> pl.DataFrame:
