@@ -31,7 +31,9 @@ from sweep.calibration.predict import (
 )
 from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_point
 from sweep.calibration.score import doubt, ranking, rate_of, score, tpot_of, ttft_of
-from sweep.config import Library
+from sweep.config import Library, as_record
+from sweep.machine import math_unit
+from sweep.point import FORMAT_MATH
 
 SCALE = 0.15  # log error beyond which a row counts by its size instead of its square
 PRIOR = 0.25  # weight of a prior against rows; chosen between 4 and 0.06 on held-out models and chips
@@ -45,7 +47,8 @@ class Constant:
 
     knob: str
     group: str  # all, or a generation; in the serving stage a framework, a kind of pool, a way of serving
-    sigma: float  # of its prior around 0
+    sigma: float  # of its prior
+    mean: float = 0.0  # around which the prior lies
 
     @property
     def name(self) -> str:
@@ -71,6 +74,10 @@ PRIORS: dict[str, tuple[float, float | None]] = {
     "acceptance": (0.40, None),
     "imbalance": (0.30, None),
 }
+# Frameworks start dispatch and combine 3 to 8 times slower than the kernels that the link's constants are fitted to
+# (aiconfigurator-core 0.12.0, tables of all-to-all inside TensorRT-LLM, SGLang and vLLM beside DeepEP's own).
+MEANS = {"exchange": 0.7}
+EXPERTS_OWN = 0.10  # of the experts in one format around the experts in all of them
 ADDED = ("acceptance",)  # knobs that add instead of multiplying: log odds
 
 
@@ -83,6 +90,7 @@ class Sample:
     table: Table
     knobs: Knobs  # the preset's own
     generation: list[str]
+    experts: list[str]  # which constants of grouped GEMMs a row uses: a format, or a pair of them; "" without experts
     log_tpot: np.ndarray
     log_rate: np.ndarray  # NaN where not measured
     log_ttft: np.ndarray
@@ -114,6 +122,7 @@ def sample(
         table=make_table(own, catalogue, efficiency),
         knobs=make_knobs(own, efficiency),
         generation=[str(catalogue.record("hardware", p.hardware).about.get("generation")) for p in own],
+        experts=[expert_format(p, catalogue) for p in own],
         log_tpot=np.log([tpot_of(r) for r in own_rows]),
         log_rate=np.log([rate_of(r) if p.rate_known else np.nan for r, p in kept]),
         log_ttft=np.log([ttft_of(r) for r in own_rows]),
@@ -121,20 +130,35 @@ def sample(
     )
 
 
+def expert_format(point: Measured, catalogue: Catalogue) -> str:
+    """The entry of the preset's `experts` that a point's grouped GEMMs take, "" for models without experts."""
+    if not catalogue.record("model", point.model).values.get("n_experts"):
+        return ""
+    weights = point.precision.weights_ffn or point.precision.weights
+    unit = math_unit(weights, point.precision.activations, as_record(catalogue.record("hardware", point.hardware)))
+    if FORMAT_MATH[weights] == unit:
+        return "fp4" if unit == "fp4" else weights
+    return f"{weights}_{unit}"
+
+
 def constants(s: Sample) -> list[Constant]:
     """What is fitted on a sample: common knobs, and deviations of the chip generations that occur."""
     out: list[Constant] = []
     for knob, (common, generation) in PRIORS.items():
-        out.append(Constant(knob=knob, group="all", sigma=common))
+        out.append(Constant(knob=knob, group="all", sigma=common, mean=MEANS.get(knob, 0.0)))
         if generation:
             out += [Constant(knob=knob, group=g, sigma=generation) for g in sorted(set(s.generation))]
+    out += [Constant(knob="experts", group=f, sigma=EXPERTS_OWN) for f in sorted(set(s.experts) - {""})]
     return out
 
 
 def design(s: Sample, fitted: Sequence[Constant]) -> np.ndarray:
     """Which rows each constant acts on [rows, constants]."""
-    generations = np.array(s.generation)
-    columns = [np.ones(len(s), dtype=bool) if c.group == "all" else generations == c.group for c in fitted]
+    generations, experts = np.array(s.generation), np.array(s.experts)
+    columns = []
+    for c in fitted:
+        own = experts == c.group if c.knob == "experts" else generations == c.group
+        columns.append(np.ones(len(s), dtype=bool) if c.group == "all" else own)
     return np.array(columns, dtype=np.float64).T.reshape(len(s), len(fitted))
 
 
@@ -193,6 +217,7 @@ def serving_constants(s: Sample) -> tuple[list[Constant], np.ndarray]:
         out.append((Constant(knob="pool", group=str(name), sigma=SERVING_OWN), split & (pools == name)))
     for way, rows in (("aggregated", ~split), ("disaggregated", split)):
         out.append((Constant(knob="bunching", group=way, sigma=SERVING["bunching"]), rows))
+    out.append((Constant(knob="first_s", group="disaggregated", sigma=SERVING["first_s"]), split))
     for knob in ("first", "first_s"):
         out.append((Constant(knob=knob, group="all", sigma=SERVING[knob]), np.ones(len(s), dtype=bool)))
         for name in sorted(set(own)):
@@ -240,7 +265,8 @@ def solve_serving(
             slope = (answers(knobs_at(theta, knob)) - residual) / NUDGE
             for j, c in enumerate(fitted):
                 if c.knob == knob:
-                    jacobian[:, j] = np.where(known & alone.get(knob, True), slope, 0.0) * np.tile(acts[:, j], 2)
+                    seen = known & (alone.get(knob, True) if c.group != "disaggregated" else True)
+                    jacobian[:, j] = np.where(seen, slope, 0.0) * np.tile(acts[:, j], 2)
         r = np.where(known, residual, 0.0)
         w = np.where(known, weight, 0.0) / np.sqrt(1.0 + (r / scale) ** 2)
         hessian = jacobian.T @ (w[:, None] * jacobian) + np.diag(pull)
@@ -285,7 +311,8 @@ def solve(
     Returns: the fit, with errors of all rows.
     """
     acts = design(s, fitted)
-    theta = np.zeros(len(fitted)) if start is None else start.copy()
+    mean = np.array([c.mean for c in fitted])
+    theta = mean if start is None else start.copy()
     pull = prior / np.array([c.sigma for c in fitted]) ** 2
     hessian = np.diag(pull)
     for _ in range(steps):
@@ -294,7 +321,7 @@ def solve(
         # soft L1: 2 (sqrt(1 + z) - 1), z = (r / scale)^2, as a weight on the square
         w = np.where(keep, s.weight, 0.0) / np.sqrt(1.0 + (residual / SCALE) ** 2)
         hessian = jacobian.T @ (w[:, None] * jacobian) + np.diag(pull)
-        step = np.linalg.solve(hessian, -(jacobian.T @ (w * residual) + pull * theta))
+        step = np.linalg.solve(hessian, -(jacobian.T @ (w * residual) + pull * (theta - mean)))
         theta = theta + np.clip(step, -0.5, 0.5)
         if np.abs(step).max() < 2e-3:
             break
@@ -338,7 +365,7 @@ def calibrate_rows(
     """
     fitted = constants(s) if start is None else list(start.step)
     acts = design(s, fitted)
-    theta = np.zeros(len(fitted)) if start is None else start.step_theta
+    theta = np.array([c.mean for c in fitted]) if start is None else start.step_theta
     serving_theta = None if start is None else start.serving_theta
     current = s.knobs if start is None else start.knobs
     for _ in range(rounds):
@@ -441,7 +468,7 @@ def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, tupl
     def grown(knob: str, group: str = "all") -> float:
         return math.exp(theta.get((knob, "all"), 0.0) + (theta.get((knob, group), 0.0) if group != "all" else 0.0))
 
-    generations = {g for _, g in theta if g != "all"} | set(e.get("generations") or {})
+    generations = {g for k, g in theta if g != "all" and k != "experts"} | set(e.get("generations") or {})
     for g in sorted(generations):
         own = e.setdefault("generations", {}).setdefault(g, {})
         for knob in ("math", "memory"):
@@ -449,6 +476,17 @@ def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, tupl
         own["floor"] = own.get("floor", e["floor"]) * grown("floor", g)
     e["math"], e["memory"] = e["math"] / grown("math"), e["memory"] / grown("memory")
     e["floor"], e["floor_link"] = e["floor"] * grown("floor"), e["floor_link"] * grown("floor_link")
+    formats = {g: grown(k, g) / grown(k) for k, g in theta if k == "experts" and g != "all"}
+    entries = dict(e["kernels"]["experts"])
+    for name, own in formats.items():
+        pair = name not in FORMAT_MATH and name != "fp4"
+        unit = name.rpartition("_")[2] if pair else str(FORMAT_MATH.get(name) or name)
+        parts = (unit, "weight_only", name) if pair else (unit, name)
+        before = {k: v for k, v in entries.items() if not isinstance(v, Mapping)}
+        for part in parts:
+            before.update(entries.get(part) or {})
+        slower = {**dict.fromkeys(_RATES, 1.0 / own), "t0_s": own}
+        e["kernels"]["experts"][name] = _scaled(before, slower)
     for kind, knob in KERNEL_KNOBS.items():
         factor = {**dict.fromkeys(_RATES, 1.0 / grown(knob)), "t0_s": grown(knob)}
         e["kernels"][kind] = _scaled(e["kernels"][kind], factor)
@@ -479,6 +517,7 @@ def _serving(
         "phi": before.phi * phi,
         "acceptance": {k: accepted(v) for k, v in before.acceptance.items()},
         "pool": {},
+        "handoff": before.handoff * math.exp(theta.get(("first_s", "disaggregated"), 0.0)),
         "bunching": {k: v * math.exp(theta.get(("bunching", k), 0.0)) for k, v in before.bunching.items()},
         "first": {},
         "first_s": {},
@@ -495,7 +534,7 @@ def _serving(
         common = theta.get((knob, "all"), 0.0)
         out[knob]["default"] = first["default"] * math.exp(common)
         for (k, name), value in theta.items():
-            if k == knob and name != "all":
+            if k == knob and name not in ("all", "disaggregated"):
                 out[knob][name] = first.get(name, first["default"]) * math.exp(common + value)
     return out
 

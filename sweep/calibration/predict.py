@@ -102,6 +102,7 @@ class Presets:
     acceptance: dict[str, float]
     first_s: dict[str, float]
     first: dict[str, float]
+    handoff: float
     band: dict[str, tuple[float, float]]  # 80 % of measured over predicted TPOT lie between
 
 
@@ -112,6 +113,7 @@ DEFAULTS: dict[str, Any] = {
     "acceptance": {"mtp": 0.62, "eagle3": 0.61},
     "first": {"default": 1.2},
     "first_s": {"default": 0.05},  # tokenization, HTTP, scheduling
+    "handoff": 3.0,  # the same where another pool decodes, over where the same GPUs do
     "band": {
         "undrafted": (0.75, 1.25),
         "drafted": (0.65, 1.4),
@@ -130,6 +132,7 @@ def presets(efficiency: Mapping[str, Any]) -> Presets:
         acceptance={**DEFAULTS["acceptance"], **said["acceptance"]},
         first_s=dict(said["first_s"]),
         first=dict(said["first"]),
+        handoff=float(said["handoff"]),
         band={k: (float(v[0]), float(v[1])) for k, v in {**DEFAULTS["band"], **said["band"]}.items()},
     )
 
@@ -210,7 +213,8 @@ def make_knobs(points: Sequence[Measured], efficiency: Mapping[str, Any]) -> Kno
     values["phi"] = np.full(n, s.phi)
     values["pool"] = np.array([s.pool.get(pool_name(p), s.pool[pool_kind(p)]) for p in points])
     values["bunching"] = np.array([s.bunching["disaggregated" if p.disaggregated else "aggregated"] for p in points])
-    values["first_s"] = np.array([s.first_s.get(p.framework, s.first_s.get("default", 0.0)) for p in points])
+    frontend = np.array([s.first_s.get(p.framework, s.first_s.get("default", 0.0)) for p in points])
+    values["first_s"] = frontend * np.array([s.handoff if p.disaggregated else 1.0 for p in points])
     values["first"] = np.array([s.first.get(p.framework, s.first.get("default", 1.0)) for p in points])
     return Knobs(**values)
 
