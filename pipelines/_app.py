@@ -30,9 +30,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweep.config import ABOUT, OPTIONS, Library, Study, conf_dir, plain, root_schema, study
 from sweep.errors import BadInput, closest
+from sweep.family import check_settings, prepared
 from sweep.point import RECORDS, names
 
-GROUPS = (*RECORDS, "efficiency", "accuracy", "grid", "experiment")
+GROUPS = (*RECORDS, "efficiency", "placement", "serving", "accuracy", "grid", "experiment")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,8 @@ def check_overrides(line: CommandLine) -> None:
             raise BadInput(f"{key}: no such key; {closest(group, (*fields, *GROUPS))}")
         if group in RECORDS and name:
             known = (*names(RECORDS[group]), *ABOUT[group])
+            if name.startswith("scale."):
+                check_settings(group, {name: 1.0 if name.split(".")[1] not in ("hold", "solve") else None})
             if name.split(".")[0] not in known:
                 raise BadInput(f"{key}: no such key; {closest(name, [f'{group}.{k}' for k in known])}")
 
@@ -146,7 +149,9 @@ def as_bad_input(error: Exception) -> BadInput:
     return BadInput(_first_line(error))
 
 
-FREE = ("grid.", "zip.")  # what a person may add to without a plus sign
+# what a person may add to without a plus sign
+FREE = ("grid.", "zip.", "model.scale.", "hardware.scale.", "serving.prefill")
+ON_TOP = re.compile(r"grid\.(model|hardware)\.(scale|price|power)(\.|$)")  # axes over all records of a group
 
 
 def free_keys(overrides: Sequence[str]) -> list[str]:
@@ -180,7 +185,7 @@ def replace_axes(data: dict[str, Any], overrides: Sequence[str]) -> None:
         key = override.key_or_group
         if not key.startswith(FREE) or override.is_delete():
             continue
-        *path, last = key.split(".")
+        *path, last = ["grid", key.partition(".")[2]] if ON_TOP.match(key) else key.split(".")
         at = data
         for name in path:
             inner = at.get(name)
@@ -228,13 +233,18 @@ def make_job(
     overrides = said(overrides)
     replace_axes(data, overrides)
     return Job(
-        study=study(data, choices, [*config_dirs, conf_dir()]),
+        study=prepared(study(data, choices, [*config_dirs, conf_dir()], _named(overrides))),
         options={k: data.get(k) for k in OPTIONS},
         directory=directory,
         overrides=list(overrides),
         config_yaml=OmegaConf.to_yaml(OmegaConf.create({k: v for k, v in data.items() if k not in OPTIONS})),
         name=name,
     )
+
+
+def _named(overrides: Sequence[str]) -> list[str]:
+    """Keys of the records that the command line names."""
+    return [override.partition("=")[0].lstrip("+~") for override in overrides]
 
 
 def run(task: Task, name: str, doc: str, argv: Sequence[str] | None = None, *, multirun: bool = False) -> int:

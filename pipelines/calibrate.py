@@ -77,7 +77,8 @@ def task(job: Job) -> int:
     constants["generations"] = operators.in_order(constants["generations"], library)
     written.append((f"{name}.yaml", preset.text_of(constants, name)))
     if fitted:
-        written.append((f"{name}.csv", preset.table(fitted).write_csv()))
+        before = operators.table_of(library, name) if fit in ("generations", "serving") else None
+        written.append((f"{name}.csv", preset.table(fitted, before).write_csv()))
     try:
         out.mkdir(parents=True, exist_ok=True)
         for file, content in written:

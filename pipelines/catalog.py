@@ -4,14 +4,17 @@ r"""What is in the catalogue: models, machines, formats; one entry with its sour
   python -m pipelines.catalog models qwen3 --where "params_total < 1e11 and n_experts > 0"
   python -m pipelines.catalog hardware nvidia --status confirmed --format csv
   python -m pipelines.catalog formats
+  python -m pipelines.catalog prices gb300
   python -m pipelines.catalog show model/deepseek_v3
   python -m pipelines.catalog compare model/deepseek_v3 model/kimi_k2_instruct
   python -m pipelines.catalog compare hardware/b200_sxm_180gb hardware/gb200_nvl72 --all --format json
 
 FILTER is a part of a name. --where takes any field of an entry and, for models, params_total, params_active and
-kv_bytes_per_token (bf16 cache); a figure that nobody has published meets no condition. --config-dir DIR adds your own
+kv_bytes_per_token (bf16 cache); a figure that nobody has published meets no condition, and how many entries lack it is
+said. --config-dir DIR adds your own
 entries (DIR/model/NAME.yaml). Entries that are announced, estimated or hypothetical carry that word in every table.
-A price is the high published figure of its price_date. compare shows the fields that differ; --all shows the rest too.
+The table names the price that counts, the high published one; prices lists all of them with their dates. compare shows
+the fields that differ; --all shows the rest too.
 
 Exit codes: 0, also where no entry is found (said on standard error); 1 for bad input; 2 for bad usage.
 """
@@ -25,6 +28,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from pipelines.query import Parser, guarded, note
@@ -34,7 +38,8 @@ from sweep.errors import BadInput
 from sweep.report.markdown import grid
 
 FORMATS = ("table", "json", "csv")
-LISTS = {"models": "model", "hardware": "hardware", "formats": "formats"}
+TEXT = ("entry", "status", "vendor", "release", "price", "math", "what", "date", "label", "used", "source")
+LISTS = {"models": "model", "hardware": "hardware", "formats": "formats", "prices": "prices"}
 
 
 def text(value: Any) -> str:
@@ -74,16 +79,22 @@ def listing(arguments: argparse.Namespace, library: Library) -> int:
     group = LISTS[arguments.what]
     if len(arguments.names) > 1:
         raise BadInput(f"{' '.join(arguments.names)}: one FILTER; more conditions go into --where")
-    found = catalog.formats() if group == "formats" else catalog.rows(library, group)
+    own = {"formats": lambda _: catalog.formats(), "prices": catalog.prices}
+    found = own[group](library) if group in own else catalog.rows(library, group)
     word = arguments.names[0] if arguments.names else None
-    kept = catalog.select(found, word, arguments.status, arguments.where)
-    columns = list(found[0]) if group == "formats" else ["entry", *catalog.COLUMNS[group]]
+    kept, unknown = catalog.select(found, word, arguments.status, arguments.where)
+    asked, _ = catalog.select(found, word, arguments.status, None)
+    columns = list(found[0]) if group in own else ["entry", *catalog.COLUMNS[group]]
     if arguments.format == "table":
         kept = [{**r, "entry": catalog.tag(r)} for r in kept]
+        if "source" in columns:
+            kept = [{**r, "source": shorten(text(r["source"]), 90, placeholder=" ...")} for r in kept]
         columns = [c for c in columns if c != "name"]
-    elif group != "formats" and arguments.all:
+    elif group not in own and arguments.all:
         columns = list(dict.fromkeys(k for r in found for k in r))
-    write(columns, kept, arguments.format, ("entry", "status", "vendor", "release", "price_date", "math"))
+    write(columns, kept, arguments.format, TEXT)
+    for key, count in unknown.items():
+        note(f"{key}: not published for {count} of {len(asked)} entries, which meet no condition on it")
     if not kept:
         note("no entry meets the conditions")
     return 0
@@ -128,12 +139,12 @@ def compare(arguments: argparse.Namespace, library: Library) -> int:
     names = [catalog.tag(row) for row in entries]
     if len(set(names)) < len(names):
         raise BadInput(f"compare {' '.join(arguments.names)}: an entry is named twice")
-    prose = ("source", "note", "published", "unverified")
+    prose = ("source", "note", "published", "unverified", "prices", "powers")
     rows = []
     for key in dict.fromkeys(k for row in entries for k in row):
         values = [row.get(key) for row in entries]
         differs = any(v != values[0] for v in values)
-        always = key in ("status", "price_date") and any(v is not None for v in values)
+        always = key in ("status", "price") and any(v is not None for v in values)
         if key in ("entry", "name") or not (arguments.all or always or (differs and key not in prose)):
             continue
         rows.append({"field": key, **dict(zip(names, values, strict=True)), "unit": units.get(key, ("", ""))[0]})
@@ -151,7 +162,7 @@ def task(arguments: argparse.Namespace) -> int:
         return listing(arguments, library)
     for option in ("status", "where"):
         if getattr(arguments, option) is not None:
-            raise BadInput(f"--{option}: filters models, hardware and formats, not {arguments.what}")
+            raise BadInput(f"--{option}: filters lists, not {arguments.what}")
     return show(arguments, library) if arguments.what == "show" else compare(arguments, library)
 
 

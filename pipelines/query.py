@@ -41,6 +41,7 @@ from sweep.columns import BY_NAME, axis_metadata
 from sweep.config import conf_dir, plain
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
+from sweep.report import tags
 from sweep.report.markdown import grid
 
 FORMATS = ("table", "csv", "json", "parquet")
@@ -147,7 +148,7 @@ class Stored:
         if table == "frontier":
             file = self.path / "frontier.parquet"
             return [file] if file.is_file() else []
-        return sorted((self.path / "points").glob("[!.]*.parquet"))
+        return store.part_files(self.path)
 
     @property
     def only_frontier(self) -> bool:
@@ -575,7 +576,8 @@ def task(arguments: argparse.Namespace) -> int:
     if arguments.schema:
         if form == "table":
             print(text_table(dictionary(jobs)))
-            print(f"\ntables: points, frontier (the same columns), jobs ({', '.join(jobs_table(jobs).columns)})")
+            of_jobs = ", ".join(jobs_table(jobs).columns)
+            print(f"\ntables: points, frontier (and robust, ranges_left, loss_source), jobs ({of_jobs})")
         else:
             write(dictionary(jobs).lazy(), form, out)
         return 0
@@ -592,6 +594,9 @@ def task(arguments: argparse.Namespace) -> int:
         else:
             head = found.head(SHOWN_ROWS + 1).collect(engine="streaming") if out is None else found.collect()
             rows = head.height
+            for column, kind in head.schema.items():  # a query may call its machines what it likes
+                if kind in (pl.String, pl.Categorical):
+                    head = tags.tagged(head, tags.statuses(job.manifest for job in jobs), column)
             text = text_table(head if out is not None else head.head(SHOWN_ROWS)) + "\n"
             if out is None:
                 sys.stdout.write(text)
@@ -599,6 +604,9 @@ def task(arguments: argparse.Namespace) -> int:
                 store.write_atomic(out, text)
             if out is None and rows > SHOWN_ROWS:
                 note(f"the first {SHOWN_ROWS} rows; all of them: --out FILE, or --format csv, json, parquet")
+    meanings = dict.fromkeys(str(job.manifest["accuracy_label"]) for job in jobs if "accuracy_label" in job.manifest)
+    if form == "table" and meanings and re.search(r"\b(accuracy\w*|loss)\b", sql):
+        note(f"accuracy: {'; '.join(meanings)}")
     if not rows:
         note("no row: nothing stored meets the conditions")
     if out is not None:
@@ -611,11 +619,16 @@ def parser() -> Parser:
     line = Parser("query", __doc__ or "")
     line.add_argument("path", type=Path, metavar="PATH", help="a sweep, a multirun, or a Parquet file")
     line.add_argument("sql", nargs="?", metavar="SQL", help="a select over points, frontier, jobs")
-    line.add_argument("--name", metavar="NAME", help="a named query: " + ", ".join(_names()))
+    line.add_argument("--name", metavar="NAME", help="a query of conf/query, see below")
+    line.epilog = "named queries:\n" + "\n".join(f"  {name:22} {_about(name)}" for name in _names())
     line.add_argument("--schema", action="store_true", help="print the columns, their units and meanings")
     line.add_argument("--format", choices=FORMATS, help="default: table, or by the suffix of --out")
     line.add_argument("--out", type=Path, metavar="FILE", help="write to a file")
     return line
+
+
+def _about(name: str) -> str:
+    return str(_yaml(conf_dir() / "query" / f"{name}.yaml").get("about") or "")
 
 
 def _names() -> list[str]:

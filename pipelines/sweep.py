@@ -9,6 +9,8 @@ Keys: any of conf/ (groups model hardware precision layout workload efficiency a
   grid.GROUP.KEY=[...]       an axis: a list, {pow2: [a, b]}, {linear: [a, b], num: n}, {log: ...}, {range: ...}
   where=['EXPRESSION', ...]  points to keep, such as 'layout.gpus <= 16 and params_total < 1e11'
   frontier.objectives=[...] frontier.by=[...]
+  frontier.epsilon=ties|NATS what ties in loss with the frontier, into epsilon.parquet (ties: 0.010, dense to MoE 0.03)
+  frontier.robust=auto|true|false   mark points that stay on it under other laws of accuracy (auto: where it is cheap)
   store.rows=all|feasible|frontier|auto  store.axes=true|false
   output=DIR                 where to write (default outputs/sweep/<time>)
   resume=last|DIR            go on with an interrupted run of the same configuration
@@ -29,9 +31,9 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from pipelines import _app
-from sweep import run, store
+from sweep import disaggregate, doubt, run, store
 from sweep.errors import BadInput
-from sweep.report import table, write_report
+from sweep.report import table, tags, write_report
 from sweep.run import Progress
 
 ROOT = Path("outputs")
@@ -98,8 +100,30 @@ def choose_directory(job: _app.Job, sha256: str) -> Path:
     return directory
 
 
+def pools_task(job: _app.Job) -> int:
+    """Two pools and their match: disaggregated serving."""
+    both = disaggregate.pools(job.study)
+    directory = choose_directory(job, both.sha256)
+    run.check_directory(directory, both.sha256)
+    print(job.study.title, file=sys.stderr)
+    for name, pool in (("prefill", both.prefill), ("decode", both.decode)):
+        print(f"{name} pool: {pool.points_before:,} points in the grid", file=sys.stderr)
+    done = store.manifest(directory)
+    if done.get("config_sha256") == both.sha256 and (directory / "frontier.parquet").is_file():
+        print(f"complete already: {directory}", file=sys.stderr)
+        frontier, manifest = store.scan(directory, "frontier").collect(), done
+    else:
+        bar = job.options.get("progress")
+        reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
+        result = disaggregate.execute(both, directory, config_yaml=job.config_yaml, report=reporter)
+        frontier, manifest = result.frontier, result.manifest
+    return finish(job, directory, frontier, manifest)
+
+
 def task(job: _app.Job) -> int:
     """One sweep."""
+    if job.study.serving.mode == "disaggregated" and "serving" not in job.study.grid:
+        return pools_task(job)
     plan = run.plan(job.study)
     directory = choose_directory(job, plan.sha256)
     run.check_directory(directory, plan.sha256)
@@ -108,6 +132,8 @@ def task(job: _app.Job) -> int:
     print(f"{plan.study.title}", file=say)
     after = "counted while it runs" if plan.points is None else f"{plan.points:,}"
     print(f"points: {plan.points_before:,} in the grid, {after} after where; store.rows={plan.rows}", file=say)
+    if (warning := doubt.ranges(plan.space, job.study).warning()) is not None:
+        print(warning, file=say)
     done = store.manifest(directory)
     if done.get("config_sha256") == plan.sha256 and (directory / "frontier.parquet").is_file():
         print(f"complete already: {directory}", file=say)
@@ -118,10 +144,15 @@ def task(job: _app.Job) -> int:
         reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
         result = run.Run(plan, directory, config_yaml=job.config_yaml, report=reporter).execute()
         frontier, manifest = result.frontier, result.manifest
-        if job.directory is None:  # a multirun's jobs have it from Hydra
-            (directory / ".hydra").mkdir(exist_ok=True)
-            store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
-            store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
+    return finish(job, directory, frontier, manifest)
+
+
+def finish(job: _app.Job, directory: Path, frontier: pl.DataFrame, manifest: dict[str, Any]) -> int:
+    """What was asked, beside what was found; the report; the summary."""
+    if job.directory is None:  # a multirun's jobs have it from Hydra
+        (directory / ".hydra").mkdir(exist_ok=True)
+        store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
+        store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
     report = None
     if job.options.get("report", True):
         report = write_report(
@@ -163,7 +194,10 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, r
                 "model",
                 "hardware",
                 "precision",
+                "prefill.layout",
                 "layout",
+                "n_prefill",
+                "n_decode",
                 "workload.batch",
                 "workload.context",
                 "accuracy",
@@ -172,14 +206,30 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, r
                 "ttft_s",
                 "bound",
             )
-            if c == "layout" or c in frontier.columns
+            if c in ("layout", "prefill.layout") or c in frontier.columns
         ]
         head = frontier.sort(["accuracy", "tok_s_gpu"], descending=True).head(8)
-        print(table(head, shown))
+        print(table(tags.tagged(head, tags.statuses([manifest])), shown))
     print(f"accuracy: {manifest['accuracy_label']}")
+    print(doubts(manifest))
     print(f"{directory / 'frontier.parquet'}")
     if report is not None:
         print(f"{report}")
+
+
+def doubts(manifest: dict[str, Any]) -> str:
+    """One line on how far the frontier depends on the law of accuracy."""
+    about = manifest.get("robust") or {}
+    if about.get("computed"):
+        laws = ", ".join(about["laws"])
+        text = f"robust: {about['robust']:,} of {manifest['frontier']:,} points stay on the frontier under {laws} too"
+    else:
+        text = f"robust: not computed ({about.get('why', 'an older run')})"
+    if "epsilon" in manifest:
+        text += f"; {manifest['epsilon']['tied']:,} more points tie with it (epsilon.parquet)"
+    if manifest.get("loss_source") == "mixed":
+        print("warning: measured and predicted losses stand side by side: see the column loss_source", file=sys.stderr)
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,9 +14,13 @@ score map is fitted). "Own fit" marks a coefficient fitted for this tool on publ
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -489,9 +493,16 @@ LAWS: dict[str, Rule] = {
 }
 
 
+_OWN: dict[str, Rule] = {}  # laws from files, by name and hash
+
+
+def _rule(name: str) -> Rule:
+    return LAWS[name] if name in LAWS else _OWN[name]
+
+
 def _outside(shape: Shape, law: Law, t: Terms, log_n: jax.Array) -> list[jax.Array]:
     """For each of `EXTRAPOLATION_RANGES`, whether the point has left it; ranges that the law does not use are kept."""
-    used = set(LAWS[law.name].ranges) | {"precision_size"}
+    used = set(_rule(law.name).ranges) | {"precision_size"}
     used |= {"aspect_ratio"} if law.shape_term else set()
     used |= {"kv_ratio"} if law.kv_term else set()
     log_compute = LN6 + t.log_act + t.log_tokens
@@ -529,7 +540,7 @@ def extrapolation_mask(shape: Shape, law: Law) -> jax.Array:
     """Which validity ranges one design point has left, as an int32: bit i stands for EXTRAPOLATION_RANGES[i]."""
     shape, law = _cast(shape, law)
     t = _terms(shape, law)
-    log_n, _ = LAWS[law.name].predict(t, law)
+    log_n, _ = _rule(law.name).predict(t, law)
     bits = [flag.astype(jnp.int32) * (1 << i) for i, flag in enumerate(_outside(shape, law, t, log_n))]
     return jnp.stack(bits).sum(axis=0, dtype=jnp.int32)
 
@@ -542,7 +553,7 @@ def extrapolation_names(mask: int) -> tuple[str, ...]:
 def effective_parameters(shape: Shape, law: Law) -> jax.Array:
     """Parameters of the dense model that the law holds to be as good, N_eff [-]."""
     shape, law = _cast(shape, law)
-    log_n, _ = LAWS[law.name].predict(_terms(shape, law), law)
+    log_n, _ = _rule(law.name).predict(_terms(shape, law), law)
     return jnp.exp(log_n)
 
 
@@ -551,7 +562,8 @@ def loss(shape: Shape, law: Law) -> Proxy:
 
         L     = L0(N_eff, D) m_sh m_kv + d8 (N_tot/8e9)^-0.33 + dkv,        m_kv = (n_heads/n_kv_heads)^0.003
         s^2   = 0.010^2 + [N_tot > 1.05 N_act] 0.020^2 + (0.5 L0 (m_sh m_kv - 1))^2 + (0.5 (L - L0 m_sh m_kv))^2
-        score = f + (1 - f) p,   p = sigmoid(k (L_ref - L)),   its sigma (1 - f) k p (1 - p) s
+
+    The score and its sigma are those of `score_of`.
 
     Args:
         shape: one design point, see `Shape`; float32 is enough (1e-4 relative).
@@ -565,16 +577,14 @@ def loss(shape: Shape, law: Law) -> Proxy:
     """
     shape, law = _cast(shape, law)
     t = _terms(shape, law)
-    log_n, l0 = LAWS[law.name].predict(t, law)
+    log_n, l0 = _rule(law.name).predict(t, law)
 
     log_m = jnp.zeros_like(l0)
     if law.shape_term:
         log_m += log_shape_factor(t.log_aspect, law.width, law.sharpness)
     if law.kv_term:
         log_m += law.kv_exponent * t.log_kv_ratio
-    d_precision = (
-        shape.d8 * jnp.exp(law.precision_exponent * (t.log_tot - jnp.log(law.precision_reference))) + shape.dkv
-    )
+    d_precision = precision_loss(shape, law)
     nats = l0 * jnp.exp(log_m) + d_precision
 
     doubt = law.doubt
@@ -582,12 +592,7 @@ def loss(shape: Shape, law: Law) -> Proxy:
     parts = (doubt.fit, sleeping, doubt.heuristic * l0 * jnp.expm1(log_m), doubt.precision * d_precision)
     variance = sum((part * part for part in parts[1:]), start=parts[0] * parts[0])
 
-    p = jax.nn.sigmoid(law.score.slope * (law.score.midpoint - nats))
-    accuracy = law.score.floor + (1.0 - law.score.floor) * p
-    per_nat = (1.0 - law.score.floor) * law.score.slope * p * (1.0 - p)
-    spread = per_nat * per_nat * (variance + law.level_sigma * law.level_sigma) + law.score_sigma * law.score_sigma
-    sigma = jnp.sqrt(jnp.maximum(spread, 1e-12))  # at the floor the slope vanishes: keep the root's gradient finite
-
+    accuracy, sigma = score_of(nats, variance, law)
     left = jnp.stack(_outside(shape, law, t, log_n)).sum(axis=0, dtype=jnp.int32)
     return Proxy(
         loss=nats,
@@ -597,6 +602,59 @@ def loss(shape: Shape, law: Law) -> Proxy:
         accuracy_high=jnp.clip(accuracy + sigma, 0.0, 1.0),
         extrapolation=left,
     )
+
+
+def measured_loss(nats: Number, sigma: Number, shape: Shape, law: Law) -> Proxy:
+    """The columns of a model that has been trained: its measured loss in place of the law's.
+
+    Args:
+        nats: measured loss [nats/token], of the weights as they were trained (bf16 where nothing else is known).
+        sigma: its standard deviation [nats/token], 0 where the table gives none.
+        shape: as for `loss`; d8 and dkv 0 where the loss was measured in the formats themselves.
+    Returns:
+        As `loss`. The losses of narrow formats are added as there; the only range that can be left is theirs.
+    """
+    shape, law = _cast(shape, law)
+    nats, sigma = (jnp.asarray(x, shape.n_act.dtype) for x in (nats, sigma))  # type: ignore[union-attr]
+    d_precision = precision_loss(shape, law)
+    nats = nats + d_precision
+    part = law.doubt.precision * d_precision
+    variance = sigma * sigma + part * part
+    accuracy, spread = score_of(nats, variance, law)
+    t = _terms(shape, law)
+    quantized = _outside(shape, law, t, t.log_act)[EXTRAPOLATION_RANGES.index("precision_size")]
+    return Proxy(
+        loss=nats,
+        loss_sigma=jnp.sqrt(variance),
+        accuracy=accuracy,
+        accuracy_low=jnp.clip(accuracy - spread, 0.0, 1.0),
+        accuracy_high=jnp.clip(accuracy + spread, 0.0, 1.0),
+        extrapolation=jnp.asarray(quantized, jnp.int32),
+    )
+
+
+def precision_loss(shape: Shape, law: Law) -> jax.Array:
+    """Loss that the number formats add, d8 (N_tot/8e9)^-0.33 + dkv [nats/token]."""
+    size = jnp.log(shape.n_tot) - jnp.log(law.precision_reference)
+    return jnp.asarray(shape.d8 * jnp.exp(law.precision_exponent * size) + shape.dkv)
+
+
+def score_of(nats: Number, variance: Number, law: Law) -> tuple[jax.Array, jax.Array]:
+    """Benchmark score of a loss and one standard deviation of it, both as fractions.
+
+        score = f + (1 - f) p,   p = sigmoid(k (L_ref - L)),   sigma^2 = ((1 - f) k p (1 - p))^2 s^2 + that of the map
+
+    Args:
+        nats: loss [nats/token].
+        variance: its variance within one recipe [nats^2/token^2].
+    Source: see `Score`.
+    """
+    p = jax.nn.sigmoid(law.score.slope * (law.score.midpoint - nats))
+    accuracy = law.score.floor + (1.0 - law.score.floor) * p
+    per_nat = (1.0 - law.score.floor) * law.score.slope * p * (1.0 - p)
+    spread = per_nat * per_nat * (variance + law.level_sigma * law.level_sigma) + law.score_sigma * law.score_sigma
+    # at the floor the slope vanishes: keep the root's gradient finite
+    return accuracy, jnp.sqrt(jnp.maximum(spread, 1e-12))
 
 
 # --- On the host: formats, recipes, configuration --------------------------------------------------------------------
@@ -747,6 +805,11 @@ class Settings(Protocol):
     kv_term: bool
     qat: bool
     sharpness: float
+    slope: float | None
+    midpoint: float | None
+    file: str | None
+    table: str | None
+    mix: bool
 
 
 @dataclass
@@ -765,11 +828,91 @@ class AccuracyConfig:
     kv_term: bool = True
     qat: bool = False
     sharpness: float = 0.0
+    slope: float | None = None
+    midpoint: float | None = None
+    file: str | None = None
+    table: str | None = None
+    mix: bool = False
+
+
+# --- A law of one's own ----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _own_rule(path: str, sha256: str) -> Rule:
+    """The rule in a Python file; the hash makes an edited file another one."""
+    specification = importlib.util.spec_from_file_location(f"accuracy_law_{sha256[:12]}", path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:
+        raise BadInput(f"accuracy.file={path}: cannot be run ({type(error).__name__}: {_one_line(error)})") from None
+    predict = getattr(module, "predict", None)
+    if not callable(predict):
+        raise BadInput(f"accuracy.file={path}: must define predict(t, law), which returns ln N_eff and the loss")
+    ranges = tuple(getattr(module, "RANGES", ()))
+    for name in ranges:
+        if name not in RANGES:
+            raise BadInput(f"accuracy.file={path}: RANGES has {name}; {closest(str(name), RANGES)}")
+    return Rule(predict, ranges)
+
+
+def _one_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def _entry(config: Settings) -> str:
+    """The name of the rule that a configuration means; a law of one's own is kept under its name and its hash.
+
+    The file defines `predict(t: Terms, law: Law)`, which returns (ln N_eff, loss in nats per token before the shape,
+    KV and format terms), in jax.numpy, for one design point; and, if it likes, `RANGES`, the names of the validity
+    ranges that bound it.
+    """
+    if config.file is None:
+        if config.law not in LAWS:
+            raise BadInput(f"accuracy.law={config.law}: no such choice; {closest(str(config.law), LAWS)}")
+        return config.law
+    if config.law in LAWS:
+        raise BadInput(f"accuracy.law={config.law}: is taken; give the law in {config.file} a name of its own")
+    path = Path(config.file)
+    try:
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BadInput(f"accuracy.file={config.file}: cannot be read ({error.strerror})") from None
+    name = f"{config.law}#{sha256[:8]}"
+    if name not in _OWN:
+        _OWN[name] = _own_rule(str(path), sha256)
+    return name
+
+
+_TRIALS = (
+    Shape(n_act=8.2e9, n_tot=8.2e9, d_model=4096.0, n_layers=36.0, n_heads=32.0, n_kv_heads=8.0),
+    Shape(
+        n_act=3.3e9, n_tot=30.5e9, d_model=2048.0, n_layers=48.0, n_heads=32.0, n_kv_heads=4.0, n_experts=128.0,
+        top_k=8.0, d_expert=768.0,
+    ),
+)  # fmt: skip
+
+
+def _try(law: Law, config: Settings) -> None:
+    """A law of one's own on a dense model and a mixture of experts: it must give finite losses."""
+    for shape in _TRIALS:
+        try:
+            found = float(loss(shape, law).loss)
+        except BadInput:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {_one_line(error)}"
+            raise BadInput(f"accuracy.file={config.file}: predict fails ({why})") from None
+        if not math.isfinite(found) or found <= 0:
+            raise BadInput(f"accuracy.file={config.file}: predict gives a loss of {found} nats/token; must be above 0")
 
 
 def check(config: Settings) -> None:
     """Raise `BadInput` in one line for a configuration that no law can use."""
-    for key, choices in (("law", LAWS), ("base", BASES), ("score", SCORES), ("recipe", RECIPES), ("data", DATA)):
+    _entry(config)
+    for key, choices in (("base", BASES), ("score", SCORES), ("recipe", RECIPES), ("data", DATA)):
         name = getattr(config, key)
         if name not in choices:
             raise BadInput(f"accuracy.{key}={name}: no such choice; {closest(str(name), choices)}")
@@ -781,12 +924,18 @@ def check(config: Settings) -> None:
         ("tokens", 1e6, 1e18, "tokens"),
         ("compute", 1e15, 1e32, "FLOPs"),
         ("w", 0.0, 1.0, "weight"),
+        ("slope", 1e-3, 1e3, "steepness of the score map per nat"),
+        ("midpoint", 1e-3, 1e2, "loss half way up the score map"),
     ):
         value = getattr(config, key)
         if value is not None and not low <= value <= high:
             raise BadInput(f"accuracy.{key}={value}: {unit} must lie between {low:g} and {high:g}")
     if config.sharpness != 0 and not 20 <= config.sharpness <= 1e4:
         raise BadInput(f"accuracy.sharpness={config.sharpness}: must be 0 (exact hinges) or between 20 and 10000")
+    if config.table == "":
+        raise BadInput("accuracy.table: give the table of measured losses, a CSV file with the columns model and loss")
+    if config.mix and config.table is None:
+        raise BadInput("accuracy.mix=true: needs accuracy.table, whose measured losses are to stand beside the proxy's")
     if config.law == "log_compute" and config.data == "iso_compute":
         raise BadInput(
             "accuracy.data=iso_compute: law log_compute is all but constant at equal compute; "
@@ -805,18 +954,22 @@ def law_of(config: Settings) -> Law:
     geo_mean with w = 0.5, the Besiroglu base and neither shape nor KV term has a score map of its own; any other
     combination uses the map fitted with the default law. A recipe other than Qwen3 borrows that map, and the error
     across recipes (8 points) widens its band; so does the level (0.05 nats) of a base law other than Besiroglu's.
-    log_compute is a fit over many laboratories and carries its own error (5 to 6 points) instead.
+    log_compute is a fit over many laboratories and carries its own error (5 to 6 points) instead. slope and midpoint,
+    both given, are the recipe's own map. Measured losses are of another test set than the map's: 8 points as well.
     """
     check(config)
+    name = _entry(config)
     score = SCORES[config.score]
     terms_off = not (config.shape_term or config.kv_term)
     if config.law == "geo_mean" and config.base == "besiroglu" and config.w == 0.5 and terms_off:
         slope, midpoint = GEO_MEAN_REFIT[config.score]
         score = replace(score, slope=slope, midpoint=midpoint)
+    given = {k: float(v) for k in ("slope", "midpoint") if (v := getattr(config, k)) is not None}
+    score = replace(score, **given)
     by_compute = config.law == "log_compute"
-    own_map = RECIPES[config.recipe].own_map
-    return Law(
-        name=config.law,
+    own_map = (RECIPES[config.recipe].own_map or len(given) == 2) and config.table is None
+    law = Law(
+        name=name,
         data=config.data,
         shape_term=bool(config.shape_term),
         kv_term=bool(config.kv_term),
@@ -829,6 +982,9 @@ def law_of(config: Settings) -> Law:
         score_sigma=score.compute_rmse if by_compute else (0.0 if own_map else DOUBT.recipe),
         level_sigma=0.0 if by_compute or config.base == "besiroglu" else DOUBT.base,
     )
+    if config.file is not None:
+        _try(law, config)
+    return law
 
 
 def label(config: Settings) -> str:
@@ -839,6 +995,14 @@ def label(config: Settings) -> str:
     """
     check(config)
     recipe = RECIPES[config.recipe]
+    given = config.slope is not None or config.midpoint is not None
+    if config.table is not None:
+        whose = "a map of one's own" if given else "the score map of Qwen3"
+        measured = f"{SCORE_NAMES[config.score]} of measured losses ({Path(config.table).name}) by {whose}"
+        if not config.mix:
+            return f"{measured}, tokens as trained"
+        rest = replace_settings(config, table=None, mix=False)
+        return f"{measured}; without a measurement {label(rest)}"
     if config.data == "iso_token":
         amount = f"{(tokens_of(config) or 0.0) / 1e12:.4g}T tokens"
     else:
@@ -847,4 +1011,13 @@ def label(config: Settings) -> str:
         title, note = "the average laboratory", ""
     else:
         title, note = recipe.title, "" if recipe.own_map else "; score map of Qwen3"
+    if given:
+        note = "; score map given"
+    if config.file is not None:
+        note += f"; law {config.law}"
     return f"{SCORE_NAMES[config.score]} if trained like {title} ({amount}{note}), {config.data.replace('_', '-')}"
+
+
+def replace_settings(config: Settings, **changes: Any) -> AccuracyConfig:
+    """A configuration with some keys changed, as plain settings."""
+    return AccuracyConfig(**({name: getattr(config, name) for name in AccuracyConfig.__dataclass_fields__} | changes))

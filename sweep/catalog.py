@@ -15,6 +15,7 @@ from sweep.cost.arith import namespace
 from sweep.cost.memory import count_params, kv_bytes_per_token
 from sweep.errors import BadInput, closest
 from sweep.expr import evaluate, names_in
+from sweep.family import VINTAGES, default_name, name_of, vintages
 from sweep.machine import Machine
 from sweep.point import FORMAT_BITS, FORMAT_MATH, RECORDS
 
@@ -54,7 +55,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "link_bytes_per_s",
         "watts",
         "usd_per_hour",
-        "price_date",
+        "price",
     ),
 }
 
@@ -79,7 +80,7 @@ def _number(value: Any) -> float:
 
 def rows(library: Library, group: str) -> list[Row]:
     """Every entry of a group: its file's name, its figures, what its file says, and what follows."""
-    records = [library.record(group, name) for name in library.choices(group)]
+    records = [library.record(group, name) for name in library.entries(group)]
     more = derived(records) if group == "model" else [{} for _ in records]
     return [entry_row(record, extra) for record, extra in zip(records, more, strict=True)]
 
@@ -87,6 +88,9 @@ def rows(library: Library, group: str) -> list[Row]:
 def entry_row(record: Record, extra: Mapping[str, Any]) -> Row:
     """One entry as one row."""
     about = {k: v for k, v in record.about.items() if k != "name"}
+    if record.group == "hardware":
+        known = {k: default_name(record, k) for k in VINTAGES if vintages(record, k)}
+        about = {**{k: known.get(k) for k in VINTAGES}, **about}
     return {
         "entry": record.id,
         "name": record.about.get("name") or record.id,
@@ -97,6 +101,25 @@ def entry_row(record: Record, extra: Mapping[str, Any]) -> Row:
     }
 
 
+def prices(library: Library) -> list[Row]:
+    """Every published price and power of every machine: date, label, figure, source, and whether it counts."""
+    out: list[Row] = []
+    for name in library.choices("hardware"):
+        record = library.record("hardware", name)
+        for key, (_, figure, _) in VINTAGES.items():
+            for entry in vintages(record, key):
+                used = name_of(entry) == default_name(record, key)
+                row = {"entry": name, "name": record.about.get("name") or name, "status": record.status, "what": key}
+                row |= {"date": entry["date"], "label": entry["label"], "usd_per_hour": None, "watts": None}
+                row |= {
+                    figure: entry[figure],
+                    "used": used,
+                    "source": entry.get("source") or record.about.get("source"),
+                }
+                out.append(row)
+    return out
+
+
 def formats() -> list[Row]:
     """Formats: bits per element with block scales, and the tensor unit that multiplies them."""
     return [
@@ -105,11 +128,15 @@ def formats() -> list[Row]:
     ]
 
 
-def select(found: Sequence[Row], word: str | None, status: str | None, where: str | None) -> list[Row]:
-    """Rows whose names hold a word, of a status, that meet a condition.
+def select(
+    found: Sequence[Row], word: str | None, status: str | None, where: str | None
+) -> tuple[list[Row], dict[str, int]]:
+    """Rows whose names hold a word, of a status, that meet a condition; and what kept the condition from being asked.
 
-    A figure that nobody has published meets no condition.
+    A figure that nobody has published meets no condition: how many rows lack each of those that are asked for is the
+    second answer.
     """
+    unknown: dict[str, int] = {}
     kept = list(found)
     if word:
         lower = word.lower()
@@ -124,8 +151,9 @@ def select(found: Sequence[Row], word: str | None, status: str | None, where: st
         known = {k for r in found for k in r}
         for name in sorted(asked - known):
             raise BadInput(f"--where={where}: no field {name}; {closest(name, known)}")
+        unknown = {k: n for k in sorted(asked) if (n := sum(r.get(k) is None for r in kept))}
         kept = [r for r in kept if _meets(r, where, asked)]
-    return kept
+    return kept, unknown
 
 
 def _meets(row: Row, where: str, asked: set[str]) -> bool:

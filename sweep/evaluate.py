@@ -29,7 +29,9 @@ from sweep.cost.ops import Parts
 from sweep.cost.result import ContextCost, PointCost, RowCost, context_cost, load_cost, point_cost, row_cost
 from sweep.cost.step import Load, LoadStep, Row
 from sweep.imbalance import Unbalanced, unbalanced
+from sweep.largest import largest_batch
 from sweep.machine import Machine
+from sweep.measured import measured
 from sweep.point import Context, Kinds, Layout, Model
 from sweep.space import Space, machine_arrays
 
@@ -65,6 +67,9 @@ def compiler_options() -> dict[str, Any] | None:
             return None
         return options
     return None
+
+
+PREFILL_COLUMNS = {"ttft_s", "request_s", "prefill_req_s", "kv_transfer_s"}  # need the prefill
 
 
 @jax.tree_util.register_dataclass
@@ -115,28 +120,76 @@ def excess_of(space: Space) -> Unbalanced:
 _proxy = jax.jit(jax.vmap(accuracy.loss, in_axes=(0, None)))
 
 
-def accuracy_table(space: Space, study: Study) -> AccuracyTable:
-    """The accuracy proxy for every model x machine pair of a grid (machines differ in precision alone here)."""
-    law = accuracy.law_of(study.accuracy)
+@functools.cache
+def _proxies() -> Any:
+    """Several laws in one call, compiled in a hurry: each table is looked at once."""
+    hurry = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return jax.jit(
+        jax.vmap(lambda shape, laws: [accuracy.loss(shape, law) for law in laws], in_axes=(0, None)),
+        compiler_options=hurry if jax.default_backend() == "cpu" else None,
+    )
+
+
+_measured = jax.jit(jax.vmap(accuracy.measured_loss, in_axes=(0, 0, 0, None)))
+
+
+def shapes(space: Space, settings: accuracy.AccuracyConfig) -> list[accuracy.Shape]:
+    """What the accuracy proxy needs of every model, [models] each, for each precision of a grid."""
     params = count_params(jax.tree.map(np.asarray, space.model))
-    penalties = [accuracy.penalties(as_record(p), qat=study.accuracy.qat) for p in space.precision]
-    shape_at = functools.partial(accuracy.shape_of, space.model, params.touched, params.total)
-    columns = []
-    for d8, dkv in penalties:
-        shape = shape_at(d8=d8, dkv=dkv)
-        shape = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape)
-        columns.append(_proxy(shape, law))
-    n_precision = len(space.precision)
-    per_machine = [
-        (i // (len(space.machines) // (len(space.hardware) * n_precision))) % n_precision
-        for i in range(len(space.machines))
-    ]
+    found = []
+    for record in space.precision:
+        d8, dkv = accuracy.penalties(as_record(record), qat=settings.qat)
+        shape = accuracy.shape_of(space.model, params.touched, params.total, d8=d8, dkv=dkv)
+        found.append(jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape))
+    return found
 
-    def stack(name: str) -> Any:
-        by_precision = np.stack([np.asarray(getattr(c, name), dtype=np.float32) for c in columns], axis=1)
-        return by_precision[:, per_machine].reshape(-1)
 
-    return AccuracyTable(**{f.name: stack(f.name) for f in dataclasses.fields(AccuracyTable)})
+def accuracy_table(space: Space, study: Study) -> AccuracyTable:
+    """The accuracy proxy for every model x machine pair of a grid (machines differ in precision alone here).
+
+    Where a table of measured losses speaks of a model, its loss stands in place of the law's.
+    """
+    law = accuracy.law_of(study.accuracy)
+    columns = [[_proxy(shape, law)] for shape in shapes(space, study.accuracy)]
+    return _tables(space, study, [law], columns)[0]
+
+
+def accuracy_tables(space: Space, study: Study, settings: Sequence[accuracy.AccuracyConfig]) -> list[AccuracyTable]:
+    """The same under other laws, whose formats and measured losses are those of the study."""
+    laws = [accuracy.law_of(s) for s in settings]
+    if not laws:
+        return []
+    return _tables(space, study, laws, [_proxies()(shape, laws) for shape in shapes(space, study.accuracy)])
+
+
+def _tables(
+    space: Space, study: Study, laws: Sequence[accuracy.Law], columns: list[list[accuracy.Proxy]]
+) -> list[AccuracyTable]:
+    """Tables from the columns [precision][law] of the proxies."""
+    table = measured(space, study.accuracy)
+    if table is not None:
+        for i, shape in enumerate(shapes(space, study.accuracy)):
+            narrow = jnp.asarray(np.where(table.in_format[:, i], 0.0, 1.0), jnp.float32)
+            own = dataclasses.replace(shape, d8=shape.d8 * narrow, dkv=shape.dkv * narrow)
+            nats = jnp.asarray(np.nan_to_num(table.loss[:, i], nan=1.0), jnp.float32)
+            sigma, known = jnp.asarray(table.sigma[:, i], jnp.float32), jnp.asarray(table.known[:, i])
+            for j, law in enumerate(laws):
+                taken = _measured(nats, sigma, own, law)
+                columns[i][j] = jax.tree.map(lambda a, b, known=known: jnp.where(known, a, b), taken, columns[i][j])
+    at = precision_of(space)
+
+    def stack(name: str, j: int) -> Any:
+        by_precision = np.stack([np.asarray(getattr(c[j], name), dtype=np.float32) for c in columns], axis=1)
+        return by_precision[:, at].reshape(-1)
+
+    names = [f.name for f in dataclasses.fields(AccuracyTable)]
+    return [AccuracyTable(**{name: stack(name, j) for name in names}) for j in range(len(laws))]
+
+
+def precision_of(space: Space) -> list[int]:
+    """Index of the precision of each machine of a grid."""
+    n = len(space.precision)
+    return [(i // (len(space.machines) // (len(space.hardware) * n))) % n for i in range(len(space.machines))]
 
 
 def _take(tables: Tables, index: Index) -> Row:
@@ -244,6 +297,27 @@ def _points(
     return over_batch(_take(tables, index), at_row, load, at_context, batch, context)
 
 
+def _own_points(
+    tables: Tables,
+    index: Index,
+    at_row: RowCost,
+    at_context: ContextCost,
+    batch: Any,
+    context: Context,
+    kinds: Kinds,
+    columns: tuple[str, ...],
+) -> dict[str, Any]:
+    """Points with a batch of their own: [context, row]."""
+
+    def one(row: Row, r: RowCost, c: ContextCost, b: Any, x: Context) -> dict[str, Any]:
+        cost = point_cost(row, r, load_cost(row, b, kinds), c, b, x, kinds)
+        return {name: getattr(cost, name) for name in columns}
+
+    over_rows = jax.vmap(one, in_axes=(0, 0, 0, 0, None))
+    over_context = jax.vmap(over_rows, in_axes=(None, None, 0, 0, 0))
+    return over_context(_take(tables, index), at_row, at_context, batch, context)
+
+
 def _filter_stage(
     tables: Tables,
     index: Index,
@@ -268,11 +342,12 @@ def _filter_stage(
     second.
     `group` is [context, row], `level` [row].
     """
-    wanted = (*objectives, "fits", "in_time")
+    wanted = (*objectives, "fits", "in_time", *(("in_pace",) if kinds.paced else ()))
     out = _points(tables, index, at_row, load, at_context, batch, context, kinds, wanted)
     fits, in_time = out["fits"] > 0, out["in_time"] > 0
+    in_pace = out["in_pace"] > 0 if kinds.paced else jnp.ones_like(fits)
     asked = keep & jnp.ones_like(fits)
-    good = fits & in_time & asked
+    good = fits & in_time & in_pace & asked
     a, b = (jnp.where(good, out[name] * sign, -jnp.inf) for name, sign in zip(objectives, signs, strict=True))
     beaten = ~good
     for e in range(edges.shape[0]):
@@ -285,6 +360,7 @@ def _filter_stage(
         "asked": count(asked),
         "capacity": count(asked & ~fits),
         "ttft_cut": count(asked & ~in_time),
+        "tpot_cut": count(asked & ~in_pace),
         "feasible": count(good),
     }
 
@@ -298,6 +374,7 @@ class Stages:
     merge: Any
     context: Any
     points: Any
+    own: Any
     filter: Any
 
 
@@ -312,6 +389,7 @@ def stages() -> Stages:
         merge=jit(_merge_stage),
         context=jit(_context_stage, static_argnames=("kinds", "prefill")),
         points=jit(_points, static_argnames=("kinds", "columns")),
+        own=jit(_own_points, static_argnames=("kinds", "columns")),
         filter=jit(_filter_stage, static_argnames=("kinds", "objectives", "signs")),
     )
 
@@ -326,6 +404,7 @@ class Engine:
         calls = stages()
         self._row, self._load, self._merge = calls.row, calls.load, calls.merge
         self._context, self._points, self._filter = calls.context, calls.points, calls.filter
+        self._own = calls.own
         spread = excess_of(space)
 
         def on_device(x: Any) -> jax.Array:
@@ -345,9 +424,12 @@ class Engine:
                 excess_of_layout=spread.of_layout,
             ),
         )
-        self.batch = jnp.asarray(space.batch, dtype=self.dtype)
+        self.given = np.isfinite(space.batch)  # the others are as many as fit
+        self.batch = jnp.asarray(space.batch[self.given], dtype=self.dtype)
         self.context = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), dtype=self.dtype), space.context)
         self.limited = bool(np.isfinite(np.asarray(space.context.ttft_max_s)).any())
+        self.mixed = bool((np.asarray(space.context.mixed) > 0).any())
+        self.cut = self.limited or bool(np.isfinite(np.asarray(space.context.tpot_max_s)).any())
 
     def index(self, rows: np.ndarray) -> Index:
         """Table indices of rows, on the device."""
@@ -371,22 +453,59 @@ class Engine:
         """All that was asked for: per row [R], per row and context [R, C], per point [R, B, C]."""
         index = self.index(rows)
         at_row = self.rows(index)
-        load = self._load(self.tables, index, self.batch, kinds=kinds)
-        needs_prefill = self.limited or bool({"ttft_s", "request_s"} & set(columns))
+        needs_prefill = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(columns))
         at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=needs_prefill)
         names = tuple(n for n in columns if n in BY_NAME and BY_NAME[n].level == "point")
-        points = self._points(
-            self.tables,
-            index,
-            at_row,
-            load,
-            at_context,
-            self.batch,
-            self.context,
-            kinds=kinds,
-            columns=(*names, "fits", "in_time"),
-        )
+        if self.mixed:  # it waits for decode steps of a batch
+            names += ("ttft_s",)
+        names += ("fits", "in_time", *(("in_pace",) if kinds.paced else ()))
+        points: dict[str, Any] = {}
+        if self.given.any():
+            load = self._load(self.tables, index, self.batch, kinds=kinds)
+            points = self._points(
+                self.tables,
+                index,
+                at_row,
+                load,
+                at_context,
+                self.batch,
+                self.context,
+                kinds=kinds,
+                columns=names,
+            )
+        if not self.given.all():
+            own = self._largest(index, at_row, at_context, kinds, names)
+            points = {name: self._joined(points.get(name), own[name]) for name in (*names, "batch")}
         return at_row, at_context, points
+
+    def _joined(self, given: Any, own: Any) -> Any:
+        """[batch, context, row] from what the batches of the grid gave and what the largest ones did."""
+        if given is None:  # the batch itself, or no batch but the largest
+            given = np.broadcast_to(np.asarray(self.batch)[:, None, None], (len(self.batch), *np.shape(own)))
+        out = np.empty((len(self.given), *np.shape(own)), dtype=np.asarray(own).dtype)
+        out[self.given], out[~self.given] = given, own
+        return out
+
+    def _largest(
+        self, index: Index, at_row: RowCost, at_context: ContextCost, kinds: Kinds, columns: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Points of the largest batch that fits and keeps the limits: [context, row], and that batch."""
+
+        def at(batch: Any, columns: tuple[str, ...]) -> dict[str, Any]:
+            sized = jnp.asarray(batch, dtype=self.dtype)
+            found: dict[str, Any] = self._own(
+                self.tables, index, at_row, at_context, sized, self.context, kinds=kinds, columns=columns
+            )
+            return found
+
+        limits = ("fits", "in_time", *(("in_pace",) if kinds.paced else ()))
+
+        def holds(batch: np.ndarray) -> Any:
+            found = at(batch, limits)
+            return np.logical_and.reduce([np.asarray(found[name]) > 0 for name in limits])
+
+        batch = largest_batch(at_context.max_batch, holds)
+        return {**at(batch, columns), "batch": batch.astype(self.dtype)}
 
     def filtered(
         self,
@@ -407,7 +526,7 @@ class Engine:
         load = self._load(self.tables, index, self.batch, kinds=kinds)
         if not (kinds.hop_b or kinds.two_batch):  # those hide communication behind particular causes
             load = self._merge(load)
-        timed = self.limited or bool({"ttft_s", "request_s"} & set(objectives))
+        timed = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(objectives))
         at_context = self._context(self.tables, index, at_row, self.context, kinds=kinds, prefill=timed)
         asked = jnp.ones((1, 1, 1), dtype=bool) if keep is None else jnp.asarray(keep)
         result: dict[str, Any] = self._filter(

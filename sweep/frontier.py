@@ -12,8 +12,8 @@ Layers, from the inside out:
 * `RunningFrontier`: the same for batches that arrive one after the other, in any order, with bounded memory; its
   `staircase` is the table by which a kernel drops points before they reach the host.
 * `frontier`: a polars frame or scan, with filters and group columns; reads the columns it needs in batches.
-* `epsilon_thin`, `thin_to`, `epsilon_front`, `hypervolume`, `hypervolume_contribution`, `area`, `rank`: what a report
-  says about a frontier.
+* `epsilon_thin`, `thin_to`, `epsilon_front`, `tie_front`, `hypervolume`, `hypervolume_contribution`, `area`, `rank`:
+  what a report says about a frontier.
 """
 
 from __future__ import annotations
@@ -48,8 +48,12 @@ TABLE_LEVELS, TABLE_EDGES = 256, 512
 # ---------------------------------------------------------------------------------------------------------------------
 # Objectives
 
-_MINIMISE = frozenset({"loss", "loss_sigma", "ttft_s", "tpot_s", "request_s", "usd_per_mtok", "joule_per_tok"})
-_NEVER_ZERO = frozenset({"ttft_s", "tpot_s", "request_s", "usd_per_mtok", "joule_per_tok"})
+_COSTS = frozenset(
+    {"ttft_s", "tpot_s", "request_s", "usd_per_mtok", "usd_per_mtok_total", "usd_per_mtok_input", "usd_per_mtok_output"}
+    | {"usd_per_request", "joule_per_tok", "joule_per_tok_drawn", "watts_drawn", "gpus", "layout.gpus"}
+)
+_MINIMISE = frozenset({"loss", "loss_sigma", "power_share", "kv_link_share", *_COSTS})
+_NEVER_ZERO = _COSTS | {"tok_per_usd"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Objective:
 
 def is_minimised(column: str) -> bool:
     """Whether less of a column is better, by its name: losses, seconds, bytes, prices and energies per token."""
-    if column.endswith(("tok_s", "_per_s")):  # a rate, though it ends like a duration
+    if column.endswith(("tok_s", "_per_s", "req_s")):  # a rate, though it ends like a duration
         return False
     return column in _MINIMISE or column.endswith(("_s", "_bytes", "_usd", "_per_mtok", "_per_tok"))
 
@@ -949,6 +953,62 @@ def epsilon_front(
     hit = _beaten(segment[order], [other[order] for other in others], source[order], ~source[order])
     result = front.copy()
     result[both[order[hit]]] = True
+    return result
+
+
+def tie_front(
+    values: npt.ArrayLike,
+    kinds: npt.ArrayLike,
+    eps: float,
+    eps_between: float,
+    *,
+    groups: npt.ArrayLike | None = None,
+) -> Mask:
+    """Rows that no other row surely beats, where the first objective is only known to within `eps`.
+
+        row p goes if some row q of its group has q >= p in every other objective and
+            q[0] >= p[0] + eps (eps_between where their kinds differ), or both are of one design and q beats p
+
+    So a beaten row stays if what beats it leads by less than the doubt. Rows of equal kind and first objective are of
+    one design, whose doubt they share: there the exact rule holds. Contains the front. Rows with NaN or infinity are
+    left out.
+
+    Args:
+        values: [n, k], maximised; the first one in doubt (minus the loss, say).
+        kinds: [n] integers, such as dense 0 and mixture of experts 1.
+        eps, eps_between: above 0, in the unit of the first objective.
+    Complexity: that of `nondominated`, without its sieve, once per pair of kinds.
+    """
+    array = _as_values(values).astype(np.float64)
+    if not (eps > 0 and eps_between > 0):
+        raise ValueError("eps must be above 0")
+    n, k = array.shape
+    kind, n_kinds = _dense(np.asarray(kinds, dtype=np.int64))
+    group = _as_groups(groups, n)
+    group = np.zeros(n, dtype=np.int64) if group is None else _dense(group)[0] if n else np.zeros(0, dtype=np.int64)
+    result = np.zeros(n, dtype=np.bool_)
+    usable = np.flatnonzero(_usable(list(array.T), ()))
+    if not len(usable):
+        return result
+    level, n_levels = _dense(array[usable, 0])
+    design = _dense((group[usable] * n_kinds + kind[usable]) * n_levels + level)[0]
+    kept = usable[_front_mask([array[usable, i] for i in range(k)], design)]
+    if k == 1:
+        others = [np.zeros(2 * len(kept), dtype=np.int64)]
+    else:
+        others = [np.tile(_dense(array[kept, i])[0], 2) for i in range(1, k)]
+    both = np.tile(kept, 2)
+    gives = np.arange(len(both)) < len(kept)
+    lost = np.zeros(n, dtype=np.bool_)
+    for of in range(n_kinds):
+        for asked in range(n_kinds):
+            lead = eps if of == asked else eps_between
+            height = np.where(gives, array[both, 0], array[both, 0] + lead)
+            order = np.lexsort((~gives, -height, group[both]))
+            source, query = gives & (kind[both] == of), ~gives & (kind[both] == asked)
+            hit = _beaten(group[both][order], [column[order] for column in others], source[order], query[order])
+            lost[both[order[hit]]] = True
+    result[kept] = ~lost[kept]
     return result
 
 

@@ -15,6 +15,7 @@ import jax
 
 from sweep.errors import BadInput, closest
 from sweep.point import FORMAT_BITS, FORMAT_MATH, Hardware, Num, Precision
+from sweep.tiers import Plan
 
 NAN = float("nan")
 
@@ -31,6 +32,8 @@ class OpRate:
     t0_s: Num  # floor: the time of an empty kernel
     chain_s: Num = 0.0  # per step of the dimension that one processor walks in order: K of a GEMM, keys of attention
     overlap: Num = 1.0  # share of the shorter of two that hides behind the longer; 1: the roofline
+    held_slowdown: Num | None = None  # of weights and cache where they live in several tiers; None: main memory
+    act_slowdown: Num | None = None  # and of activations
 
 
 @jax.tree_util.register_dataclass
@@ -55,6 +58,21 @@ class Tile:
     m: Num
     n: Num
     rate: Num
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Tiers of memory and what may live in them; which step asks what stands in `Kinds.tiers`."""
+
+    tier_bytes: tuple[Num, ...]  # room in each tier, the reserve taken off
+    slowdown: tuple[Num, ...]  # bandwidth of the fastest tier in use over that of this one
+    share: tuple[Num, ...]  # of each step: at most this share of the class; 0: not this machine's step
+    home: tuple[Num, ...]  # 1 for the first tier of the running cache: what lies there need not be reloaded
+    overlapped: Num  # tiers deliver at the same time
+    reload_overlapped: Num  # a prefix is reloaded while the rest of the prompt is computed
+    reload_fastest: Num  # or not at all where computing it again is faster
+    idle_per_running: Num  # conversations whose cache waits for their next turn, per running request
 
 
 @jax.tree_util.register_dataclass
@@ -105,6 +123,7 @@ class Machine:
     peak_bytes_per_s: Num
     watts: Num
     usd_per_hour: Num
+    memory: Memory | None = None  # None: all in the main memory
 
 
 MATH_UNITS = ("fp32", "bf16", "fp8", "int8", "fp4")
@@ -131,6 +150,7 @@ class Resolved:
     band: Band
     unknown: tuple[str, ...]  # figures that a point needs and nobody has published
     no_format: bool  # no rate for the math that the formats ask for
+    plan: Plan | None = None  # tiers and the policy that fills them; None: all in the main memory
 
 
 def weight_bytes(name: str) -> float:
@@ -171,9 +191,14 @@ def math_unit(weights: str, activations: str, hardware: Hardware) -> str:
 
 
 def attention_unit(kv: str, hardware: Hardware) -> str:
-    """fp8 where the cache has 8 bits or fewer and the machine computes in fp8, else bf16."""
+    """fp8 where the cache has 8 bits or fewer and the machine computes in fp8, else bf16.
+
+    A machine without either computes an int8 cache in int8.
+    """
     narrow = FORMAT_BITS[kv][1] <= 8.25
-    return "fp8" if narrow and flops_of(hardware, "fp8") == flops_of(hardware, "fp8") else "bf16"
+    if narrow and flops_of(hardware, "fp8") == flops_of(hardware, "fp8"):
+        return "fp8"
+    return "int8" if kv == "int8" and hardware.bf16_flops is None and hardware.int8_flops is not None else "bf16"
 
 
 def _merge(base: Any, over: Any) -> Any:
@@ -247,6 +272,7 @@ def resolve(
     *,
     generation: str | None = None,
     vendor: str | None = None,
+    plan: Plan | None = None,
 ) -> Resolved:
     """Rates of every kind of kernel and link for one machine, one set of formats and one efficiency preset.
 
@@ -256,6 +282,7 @@ def resolve(
         efficiency: an efficiency preset (`conf/efficiency/*.yaml`) as nested mappings.
         generation: label of the chip's generation, for constants that differ between generations.
         vendor: its maker, for the relative of a generation that nobody has measured.
+        plan: where the bytes live; the fastest tier in use is then the memory that rates are those of.
     Source: section 1 of the cost model for formats; measured shares from operator tables, see the preset.
     """
     e = efficiency_for(efficiency, generation, vendor)
@@ -268,6 +295,8 @@ def resolve(
         check_format(name, f"precision.{key}")
     q = 1.0 if p.quantized_fraction is None else float(p.quantized_fraction)
     hbm = NAN if hardware.hbm_bytes_per_s is None else float(hardware.hbm_bytes_per_s)
+    if plan is not None:
+        hbm = plan.bytes_per_s
     missing_math = False
 
     def factors(kind: str, unit: str, weights: str | None) -> dict[str, float]:
@@ -315,6 +344,9 @@ def resolve(
         )
 
     capacity = NAN if hardware.hbm_bytes is None else float(hardware.hbm_bytes)
+    reserved = capacity
+    if plan is not None:
+        capacity, reserved = plan.capacity_bytes, plan.reserved_bytes
     tiles = tuple(Tile(m=float(m), n=float(n), rate=float(r)) for m, n, r in e["tiles"])
     machine = Machine(
         attn_weight=q * weight_bytes(weights_attn) + (1 - q) * 2.0,
@@ -332,7 +364,7 @@ def resolve(
         attention=rate("attention", unit_kv),
         mla=rate("mla", unit_kv),
         prefill=rate("prefill", unit_kv),
-        state=rate("state", "bf16"),
+        state=rate("state", "bf16" if hardware.bf16_flops is not None else unit_ffn),  # no math: bytes alone
         tiles=tiles,
         n_sm=1.0 if hardware.n_sm is None else float(hardware.n_sm),
         reduce=link("reduce"),
@@ -343,7 +375,7 @@ def resolve(
         domain=float(hardware.domain or 1),
         in_network=float(bool(hardware.in_network_reduce)),
         hbm_bytes=capacity,
-        reserve_bytes=e["reserve_fraction"] * capacity,
+        reserve_bytes=e["reserve_fraction"] * reserved,
         layer_s=e["layer_s"],
         host_s=e["host_s"],
         request_s=e["request_s"],
@@ -356,5 +388,7 @@ def resolve(
         usd_per_hour=NAN if hardware.usd_per_hour is None else float(hardware.usd_per_hour),
     )
     unknown = tuple(key for key in ("hbm_bytes", "hbm_bytes_per_s") if getattr(hardware, key) is None)
+    if plan is not None:
+        unknown = plan.unknown
     band = band_of(efficiency, generation, vendor)
-    return Resolved(machine=machine, band=band, unknown=unknown, no_format=missing_math)
+    return Resolved(machine=machine, band=band, unknown=unknown, no_format=missing_math, plan=plan)

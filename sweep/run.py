@@ -24,15 +24,24 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from sweep import accuracy, store
-from sweep.columns import BY_NAME, COLUMNS, NUMBERS, SCHEMA_VERSION
+from sweep import accuracy, doubt, store
+from sweep.columns import (
+    AGGREGATED_COLUMNS,
+    BY_NAME,
+    COLUMNS,
+    NUMBERS,
+    POOL_COLUMNS,
+    SCHEMA_VERSION,
+    Column,
+)
 from sweep.config import Study
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
-from sweep.space import REASON_BIT, Space, bands, build, filters, kinds, row_reasons
+from sweep.measured import measured
+from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, bands, build, filters, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
 BLOCK_LOADS = 1 << 16
@@ -109,7 +118,8 @@ def plan(study: Study) -> Plan:
     """
     space = build(study)
     objectives = parse_objectives(study.frontier.objectives)
-    known = [c.name for c in COLUMNS if c.level in ("row", "context", "point") and c.dtype == "float32"]
+    stored = columns_of(study, space)
+    known = [c.name for c in stored if c.level in ("row", "context", "point") and c.dtype == "float32"]
     for objective in objectives:
         if objective.column not in known:
             raise BadInput(
@@ -123,10 +133,13 @@ def plan(study: Study) -> Plan:
         "hardware",
         "precision",
         "efficiency",
+        "serving",
     ]
     for key in by:
         if key not in (*swept, *constant):
             raise BadInput(f"frontier.by={key}: no such axis; {closest(key, swept)}")
+    doubt.check_mode(study)
+    measured(space, study.accuracy)  # refuses a table that does not cover the grid
     rows = study.store.rows
     if rows not in ("all", "feasible", "frontier", "auto"):
         raise BadInput(f"store.rows={rows}: allowed are all, feasible, frontier, auto")
@@ -146,6 +159,13 @@ def plan(study: Study) -> Plan:
         points_before=before,
         points=points,
     )
+
+
+def columns_of(study: Study, space: Space) -> tuple[Column, ...]:
+    """Columns of a study's points: those of all, and what its way of serving adds."""
+    mixed = bool((np.asarray(space.context.mixed) > 0).any())
+    pools = study.serving.mode == "disaggregated" and "serving" not in study.grid
+    return (*COLUMNS, *(AGGREGATED_COLUMNS if mixed else ()), *(POOL_COLUMNS if pools else ()))
 
 
 def count_points(space: Space) -> int | None:
@@ -211,7 +231,7 @@ def _labels(columns: list[np.ndarray]) -> np.ndarray:
 
 def make_groups(space: Space, by: tuple[str, ...]) -> Groups:
     """Group numbers from the axes that `by` names."""
-    load_names = {"batch", "workload", "isl", "osl", "context", "prefix_hit", "ttft_max_s"}
+    load_names = {"batch", "serving", "workload", *CONTEXT_KEYS}
     load_axes = [a for a in space.axes if a.name in load_names]
     row_axes_all = [a for a in space.axes if a.name not in load_names]
     stride = 1
@@ -287,6 +307,7 @@ class Run:
         self.groups = make_groups(plan.space, plan.by)
         self.counts = Counts()
         self.kinds = kinds(plan.space)
+        self.columns = columns_of(plan.study, plan.space)
         self.accuracy_label = accuracy.label(plan.study.accuracy)
         block = min(BLOCK_POINTS // plan.space.per_row, BLOCK_LOADS // len(plan.space.batch))
         self.block_rows = int(min(max(block, 16), max(plan.space.n_rows, 1)))
@@ -305,12 +326,14 @@ class Run:
             and len(levels) <= 1
             and len(levels) + 2 == len(plan.objectives)
             and self.groups.n_batch == 1
+            and bool(np.isfinite(plan.space.batch).all())
         )
         self.level, self.pair = (levels[0] if levels else None), inner
         count = 3 if self.fast else len(plan.objectives)
         self.front = RunningFrontier(count, self.groups.count)
         self.level_values = self._levels() if self.fast else np.zeros(1)
         self._bar: Bar | None = None
+        self.slack = 0.0  # lead in the level that a point needs to drop another; see sweep.doubt.ties
         self.saved_at = time.perf_counter()
 
     # frontier on the device
@@ -375,7 +398,7 @@ class Run:
             keep = np.moveaxis(asked, 0, 2) & keep
         now = self._bar or self._refresh_bar()
         level = self._row_level(padded)
-        at_level = np.searchsorted(self.level_values, level, side="left")  # beyond the last: under no bar
+        at_level = np.searchsorted(self.level_values, level + self.slack, side="left")  # beyond the last: under no bar
         row_group = self.groups.rows(padded)
         group = row_group[None, :] * self.groups.n_context + self.groups.context[:, None]
         signs = (float(self.pair[0].sign), float(self.pair[1].sign))
@@ -400,6 +423,7 @@ class Run:
         counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
         counts.reasons["capacity"] = int(out["capacity"])
         counts.reasons["ttft_cut"] = int(out["ttft_cut"])
+        counts.reasons["tpot_cut"] = int(out["tpot_cut"])
         at = np.flatnonzero(alive)
         if len(at):
             i_batch, c, r = np.unravel_index(at, a.shape)
@@ -408,11 +432,16 @@ class Run:
             values = np.column_stack([level[r], x.astype(np.float64), y.astype(np.float64)])
             assert self._bar is not None
             if len(self.front):
-                beaten = under_staircase(values, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
+                raised = values + np.array([self.slack, 0.0, 0.0])
+                beaten = under_staircase(raised, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
                 values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
             ids = (padded[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
-            self.front.add(values, group, ids)
+            self._offer(values, group, ids)
         return counts, a, b
+
+    def _offer(self, values: np.ndarray, groups: np.ndarray, ids: np.ndarray) -> None:
+        """Take what the device let through."""
+        self.front.add(values, groups, ids)
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
         """Rows of a block filled up to the block's size, so that every block has one shape and compiles once."""
@@ -442,7 +471,7 @@ class Run:
         )[: len(rows)]
         machine = np.array([r.machine.hbm_bytes - r.machine.reserve_bytes for r in self.space.machines])
         full = held > machine[self.space.indices(rows)[1]]
-        if self.engine.limited:  # a point too large may be too late as well: only its evaluation tells
+        if self.engine.cut:  # a point too large may be too late as well: only its evaluation tells
             full[:] = False
         self._count_lost(counts, rows[full], np.full(int(full.sum()), REASON_BIT["capacity"]))
         return rows[~full], counts
@@ -568,27 +597,33 @@ class Run:
 
     def full_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """All columns of all points of rows, each [rows, batch, context], before filters."""
-        wanted = [c.name for c in COLUMNS]
+        wanted = [c.name for c in self.columns]
         n = len(rows)
         at_row, at_context, points = jax.tree.map(
             lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), self.kinds, wanted)
         )
         shape = (len(rows), len(self.space.batch), self.space.n_contexts)
         out: dict[str, np.ndarray] = {}
-        for column in COLUMNS:
-            if column.level == "row":
+        for column in self.columns:
+            if column.name in points:
+                out[column.name] = np.moveaxis(np.asarray(points[column.name]), 2, 0)
+            elif column.level == "row":
                 out[column.name] = np.broadcast_to(np.asarray(getattr(at_row, column.name))[:, None, None], shape)
             elif column.level == "context":
                 out[column.name] = np.broadcast_to(np.asarray(getattr(at_context, column.name)).T[:, None, :], shape)
-            elif column.level == "point":
-                out[column.name] = np.moveaxis(np.asarray(points[column.name]), 2, 0)
         reasons = np.broadcast_to(row_reasons(self.space, rows)[:, None, None], shape)
         possible = reasons == 0
         fits, in_time = (np.moveaxis(np.asarray(points[name]), 2, 0) > 0 for name in ("fits", "in_time"))
         late = np.where(fits, 0, REASON_BIT["capacity"]) | np.where(in_time, 0, REASON_BIT["ttft_cut"])
         reasons = np.where(possible, late, reasons)
+        if "batch" in points:  # of those that are as large as possible
+            out["workload.batch"] = np.moveaxis(np.asarray(points["batch"]), 2, 0)
+        if "in_pace" in points:
+            in_pace = np.moveaxis(np.asarray(points["in_pace"]), 2, 0) > 0
+            reasons = reasons | np.where(possible & ~in_pace, REASON_BIT["tpot_cut"], 0)
         for name in NUMBERS:
-            out[name] = np.where(possible, out[name], np.nan)
+            if name in out:
+                out[name] = np.where(possible, out[name], np.nan)
         out["reasons"] = reasons
         out["feasible"] = reasons == 0
         for name, factor in zip(("band_low", "band_high"), bands(self.space, rows), strict=True):
@@ -651,7 +686,7 @@ class Run:
             self._tell()
 
     def _no_columns(self) -> dict[str, np.ndarray]:
-        return {c.name: np.zeros(0) for c in COLUMNS}
+        return {c.name: np.zeros(0) for c in self.columns}
 
     def _block_table(self, writer: store.Writer, rows: np.ndarray) -> tuple[Any, Counts]:
         columns, _ = self._stored_block(rows)
@@ -753,9 +788,12 @@ class Run:
             compression=self.plan.study.store.compression,
         )
 
-    def frontier_table(self) -> Any:
-        """All columns of the frontier's points, in a fixed order: by group, then by objectives, best first."""
-        front = self.front.result()
+    def frontier_table(self, front: Front | None = None) -> Any:
+        """All columns of the frontier's points, in a fixed order: by group, then by objectives, best first.
+
+        Args: front: other points than those of the frontier.
+        """
+        front = self.front.result() if front is None else front
         writer = self.writer(axes=True)
         if not len(front):
             return writer.table(np.zeros(0, dtype=np.int64), self._no_columns())
@@ -780,6 +818,32 @@ class Run:
                 collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)
         return writer.table(ids, collected)
 
+    def _doubts(self, table: Any) -> tuple[Any, dict[str, Any]]:
+        """The frontier with what is doubtful about each point; ties go to `epsilon.parquet`. See `sweep.doubt`."""
+        found = doubt.ranges(self.space, self.plan.study)
+        limit = self.space.model_max_context
+        about: dict[str, Any] = {"extrapolation": found.about(), "loss_source": doubt.source_of(found)}
+        verdict = doubt.verdict(self)
+        stays = None if verdict.robust is None else self.front.result().ids[verdict.robust]
+        ids = table["point_id"].to_numpy()
+        robust = None if stays is None else np.isin(ids, stays)
+        about["robust"] = verdict.about()
+        path = self.directory / "epsilon.parquet"
+        tied = doubt.ties(self)
+        if tied is not None:
+            all_tied = self.frontier_table(tied)
+            on_frontier = np.isin(all_tied["point_id"].to_numpy(), ids)
+            all_tied = doubt.annotated(all_tied, self.space, found, {"on_frontier": on_frontier}, limit)
+            about["epsilon"] = {
+                "nats": doubt.epsilon(self.plan.study.frontier.epsilon, "frontier.epsilon"),
+                "points": len(on_frontier),
+                "tied": int(np.count_nonzero(~on_frontier)),
+            }
+            self.writer(axes=True).write(path, all_tied, about)
+        else:
+            path.unlink(missing_ok=True)
+        return doubt.annotated(table, self.space, found, {"robust": robust}, limit), about
+
     def execute(self) -> Result:
         """Run to the end: evaluate, write parts, frontier and manifest."""
         plan = self.plan
@@ -794,8 +858,8 @@ class Run:
                 self.generic_frontier()
         else:
             self.stored()
-        table = self.frontier_table()
-        self.writer(axes=True).write(self.directory / "frontier.parquet", table)
+        table, about = self._doubts(self.frontier_table())
+        self.writer(axes=True).write(self.directory / "frontier.parquet", table, about)
         seconds = time.perf_counter() - self.started + self.before_s
         manifest = {
             "title": plan.study.title,
@@ -814,7 +878,9 @@ class Run:
             "schema_version": SCHEMA_VERSION,
             "accuracy_label": self.accuracy_label,
             "token_policy": plan.study.accuracy.data,
+            **about,
             "efficiency": plan.study.efficiency_id,
+            "serving": plan.study.serving.mode,
             "choices": {k: v for k, v in plan.study.choices.items() if "/" not in k},
             "provenance": store.provenance(self.space),
             "axes": {a.name: a.size for a in self.space.axes},

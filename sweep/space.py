@@ -19,15 +19,28 @@ import numpy as np
 
 from sweep import expr
 from sweep.complete import complete_context, complete_layout, complete_model
-from sweep.config import Record, Study, as_record, check_value
+from sweep.config import (
+    SETTINGS,
+    Record,
+    ServingConfig,
+    Study,
+    as_record,
+    check_serving,
+    check_value,
+    flat,
+    from_file,
+)
 from sweep.cost.memory import count_params
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
+from sweep.family import Made, check_vintages, expand, prepared, source
 from sweep.machine import Machine, Resolved, Tile, resolve
+from sweep.placing import align, uses_reload
 from sweep.point import RECORDS, Context, Kinds, Layout, Model, names
+from sweep.tiers import check_memory, check_placement, check_tiers, plan
 
 REASON_BIT = {name: 1 << i for i, name in enumerate(REASONS)}
-CONTEXT_KEYS = ("isl", "osl", "context", "prefix_hit", "ttft_max_s")
+CONTEXT_KEYS = ("isl", "osl", "context", "prefix_hit", "ttft_max_s", "tpot_max_s")
 RECORD_AXES = ("model", "hardware", "precision")
 
 
@@ -46,10 +59,11 @@ class Space:
 
     axes: tuple[Axis, ...]
     model: Model  # each field an array over models
-    machines: tuple[Resolved, ...]  # hardware x precision x efficiency
+    machines: tuple[Resolved, ...]  # hardware x precision x efficiency x placement
+    steps: tuple[tuple[int, int], ...]  # class and tier of each step that fills tiers of memory; empty: one tier
     layout: Layout  # each field an array over layouts
     skew: np.ndarray  # over layouts
-    batch: np.ndarray
+    batch: np.ndarray  # infinite: as many as fit and keep the limits
     context: Context  # each field an array over contexts
     hardware: tuple[Record, ...]
     precision: tuple[Record, ...]
@@ -164,6 +178,7 @@ class Entries:
     records: list[Record]
     varied: list[str]
     dropped: int
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of this entry; they outrank the group's
 
 
 def _extras(group: str, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -185,13 +200,21 @@ def _as_array(value: Any) -> Any:
 
 
 def family(study: Study, group: str, entry: Mapping[str, Any], base: Record | None = None) -> Entries:
-    """Records of an entry with a grid of its own: `{family: dense, grid: {...}, zip: {...}, where: ...}`."""
-    known = {"family", "base", "grid", "zip", "where", "set"}
+    """Records of an entry with a grid of its own: `{family: dense, grid: {...}, zip: {...}, where: ...}`.
+
+    `{hf: PATH}` takes the shape of a configuration file; `scale`, for machines also `price` and `power`, apply to the
+    entry alone and may be axes.
+    """
+    own = SETTINGS.get(group, ())
+    known = {"family", "base", "grid", "zip", "where", "set", *own, *(["hf"] if group == "model" else [])}
     for key in entry:
         if key not in known:
             raise BadInput(f"grid.{group}: no such key {key} in an entry; {closest(str(key), known)}")
     if base is None:
         name = entry.get("family") or entry.get("base")
+        if entry.get("hf") is not None:
+            base = from_file({"path": entry["hf"]})[0]
+    if base is None:
         if not isinstance(name, str):
             raise BadInput(f"grid.{group}: an entry with a grid must name its family or base")
         base = study.library.record(group, name)
@@ -231,7 +254,8 @@ def family(study: Study, group: str, entry: Mapping[str, Any], base: Record | No
         if varied and group in ("model", "hardware"):
             about["status"] = "hypothetical"
         records.append(dataclasses.replace(base, values=values, about=about))
-    return Entries(records=records, varied=varied, dropped=count - len(records))
+    settings = {k: v for key in own for k, v in flat(key, entry.get(key)).items()}
+    return Entries(records=records, varied=varied, dropped=count - len(records), settings=settings)
 
 
 def _ordered_zip(zipped: Mapping[str, Any], group: str) -> list[tuple[str, str]]:
@@ -264,21 +288,51 @@ def record_axis(study: Study, group: str, spec: Any, zipped: Mapping[str, Any]) 
     elif isinstance(spec, str):
         entries.append(Entries(records=[study.library.record(group, spec)], varied=[], dropped=0))
     elif isinstance(spec, Mapping) or zipped:
-        entries.append(family(study, group, {"grid": spec or {}, "zip": zipped}, base=study.base[group]))
+        entries.append(family(study, group, {"grid": spec or {}, "zip": zipped}, base=source(study, group)))
     else:
-        entries.append(Entries(records=[study.base[group]], varied=[], dropped=0))
-    records = [r for e in entries for r in e.records]
+        entries.append(Entries(records=[source(study, group)], varied=[], dropped=0))
+    made: list[Made] = []
+    dropped = 0
+    for e in entries:
+        found = _with_settings(study, group, e, several=len(entries) > 1)
+        dropped += e.dropped * (len(found) // max(len(e.records), 1))
+        made += found
+    check_vintages(made)
+    records = [m.record for m in made]
     if not records:
         raise BadInput(f"grid.{group}: no {group} is left after its filters")
     columns: dict[str, np.ndarray] = {group: np.array([r.id for r in records], dtype=object)}
-    for key in _unique([k for e in entries for k in e.varied]):
+    for key in _unique([k for m in made for k in m.axes]):
+        given = [m.axes.get(key) for m in made]
+        numeric = all(v is None or isinstance(v, int | float) for v in given)
+        columns[f"{group}.{key}"] = np.array(
+            [_as_array(v) for v in given] if numeric else ["" if v is None else str(v) for v in given],
+            dtype=np.float64 if numeric else object,
+        )
+    moved = [
+        k
+        for k in names(RECORDS[group])
+        if any(k in m.moved for m in made) and len({str(r.values[k]) for r in records}) > 1
+    ]
+    for key in _unique([*(k for e in entries for k in e.varied), *moved]):
         values = [r.values[key] for r in records]
         if all(v is None or isinstance(v, int | float) for v in values):
             columns[f"{group}.{key}"] = np.array([_as_array(v) for v in values], dtype=np.float64)
         else:
             columns[f"{group}.{key}"] = np.array([str(v) for v in values], dtype=object)
     axis = Axis(name=group, size=len(records), columns=columns)
-    return records, axis, sum(e.dropped for e in entries)
+    return records, axis, dropped
+
+
+def _with_settings(study: Study, group: str, entries: Entries, *, several: bool) -> list[Made]:
+    """Records of an entry, scaled and priced as asked; `several`: other entries stand beside it."""
+    asked = {**study.settings.get(group, {}), **study.on_top.get(group, {}), **entries.settings}
+    axes = {
+        k: _unique(spread(f"{group}.{k}", v))
+        for k, v in asked.items()
+        if isinstance(v, list | tuple | Mapping) or k in study.on_top.get(group, {})
+    }
+    return expand(entries.records, {k: v for k, v in asked.items() if k not in axes}, axes, lenient=several)
 
 
 # --- layouts -----------------------------------------------------------------------------------------------------
@@ -458,14 +512,41 @@ def _workload_axes(
     return batch, complete_context(table), skew, axes
 
 
+def _serving_axis(study: Study, context: Context) -> tuple[Context, list[Axis]]:
+    """Contexts once per way of serving, and the axis that numbers those, the slower digit.
+
+    Disaggregated serving is decode alone here: its other pool is another grid, see `sweep.match`.
+    """
+    spec = study.grid.get("serving")
+    if spec is None:
+        ways = [(study.serving.mode, study.serving)]
+    else:
+        entries = [str(name) for name in spread("serving", spec)]
+        ways = [(n, check_serving(ServingConfig(**study.library.raw("serving", n)))) for n in _unique(entries)]
+        if any(way.mode == "disaggregated" for _, way in ways) and len(ways) > 1:
+            raise BadInput(
+                f"grid.serving={', '.join(n for n, _ in ways)}: two pools are two grids, matched afterwards; "
+                "use -m serving=aggregated,disaggregated"
+            )
+    n = len(context.decode)
+    fitted = float((study.efficiency.get("serving") or {}).get("phi", 1.0))
+    phi = [fitted if way.phi is None else way.phi for _, way in ways]
+    mixed = np.repeat([p if way.mode == "aggregated" else 0.0 for (_, way), p in zip(ways, phi, strict=True)], n)
+    tiled = {k: np.tile(np.asarray(getattr(context, k)), len(ways)) for k in names(Context)}
+    axes = [Axis(name="serving", size=len(ways), columns={"serving": np.array([w for w, _ in ways], dtype=object)})]
+    return Context(**{**tiled, "mixed": mixed}), axes if spec is not None else []
+
+
 def build(study: Study) -> Space:
     """The grid of a study: tables and axes.
 
     Raises: `BadInput` naming the key where an axis is empty, unknown or impossible.
     """
+    study = prepared(study)
     for key in study.grid:
-        if key not in (*RECORDS, "efficiency"):
-            raise BadInput(f"grid.{key}: no such axis; {closest(str(key), (*RECORDS, 'efficiency'))}")
+        known_axes = (*RECORDS, "efficiency", "placement", "serving")
+        if key not in known_axes:
+            raise BadInput(f"grid.{key}: no such axis; {closest(str(key), known_axes)}")
     zipped = _split_zip(study.zip)
     axes: list[Axis] = []
     dropped: dict[str, int] = {}
@@ -485,23 +566,35 @@ def build(study: Study) -> Space:
                 columns={"efficiency": np.array([n for n, _ in presets], dtype=object)},
             )
         )
+    placements = [study.placement]
+    if "placement" in study.grid:
+        chosen = [str(n) for n in spread("placement", study.grid["placement"])]
+        placements = [check_placement(study.library.raw("placement", n), n) for n in chosen]
+        ids = np.array(chosen, dtype=object)
+        axes.append(Axis(name="placement", size=len(chosen), columns={"placement": ids}))
+    own = {h.id: check_memory(h.about.get("memory"), h.id) for h in records["hardware"]}
+    check_tiers(placements, [t.name for tiers in own.values() for t in tiers])
     layout, axis = layout_axis(study, study.grid.get("layout"), zipped.get("layout", {}))
     axes.append(axis)
     batch, context, skew, load_axes = _workload_axes(study, study.grid.get("workload"), zipped.get("workload", {}))
-    axes += load_axes
+    context, serving_axes = _serving_axis(study, context)
+    at = next((i for i, a in enumerate(load_axes) if a.name not in ("routing_skew", "batch")), len(load_axes))
+    axes += [*load_axes[:at], *serving_axes, *load_axes[at:]]
     if len(skew) > 1:  # a digit right after the layout: repeat each layout per skew
         layout = Layout(**{k: np.repeat(getattr(layout, k), len(skew)) for k in names(Layout)})
     n_layouts = len(layout.tpa)
-    machines = tuple(
+    machines, steps = align(
         resolve(
             as_record(h),
             as_record(p),
             e,
             **h.lineage,
+            plan=plan(policy, as_record(h), own[h.id]),
         )
         for h in records["hardware"]
         for p in records["precision"]
         for _, e in presets
+        for policy in placements
     )
     models = complete_model(
         {k: np.array([_as_array(r.values[k]) for r in records["model"]], dtype=np.float64) for k in names(Model)}
@@ -513,6 +606,7 @@ def build(study: Study) -> Space:
         axes=tuple(axes),
         model=models,
         machines=machines,
+        steps=steps,
         layout=layout,
         skew=np.tile(skew, n_layouts // len(skew)),
         batch=batch,
@@ -581,6 +675,10 @@ def kinds(space: Space) -> Kinds:
         skewed=bool((space.skew > 0).any()),
         elementwise=any(x.elementwise > 0 for x in machine),
         chunked=bool((lay.prefill_chunk > 0).any()),
+        tiers=space.steps,
+        reload=bool(space.steps) and uses_reload(space.machines) and bool((space.context.prefix_hit > 0).any()),
+        aggregated=bool((np.asarray(space.context.mixed) > 0).any()),
+        paced=bool(np.isfinite(np.asarray(space.context.tpot_max_s)).any()),
     )
 
 
@@ -725,8 +823,11 @@ class _Scope(Mapping[str, Any]):
         for axis in space.axes:
             if key in axis.columns and "." not in key:
                 index = {"model": self.i_model, "hardware": i_hardware, "precision": i_precision}.get(axis.name)
-                if index is None and axis.name == "efficiency":
+                if index is None and axis.name == "placement":
                     index = self.i_machine % axis.size
+                if index is None and axis.name == "efficiency":
+                    inner = n_pe // len(space.precision) // axis.size  # placements
+                    index = self.i_machine // inner % axis.size
                 if index is None and axis.name == "layout":
                     index = self.i_layout // (len(space.layout.tpa) // axis.size)
                 if index is not None:

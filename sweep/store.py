@@ -21,12 +21,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sweep.columns import BANDS, BY_NAME, COLUMNS, SCHEMA_VERSION, axis_metadata, band_of
+from sweep.columns import ALL_COLUMNS, BANDS, BY_NAME, SCHEMA_VERSION, axis_metadata, band_of
 from sweep.cost.result import BOUNDS, REASONS
+from sweep.economics import with_derived
 from sweep.errors import BadInput, closest
 from sweep.space import Axis, Space
 
 PREFIX = "codesign."
+OLDEST_SCHEMA = 1  # columns that an older file lacks are not there; what it has means the same
 
 
 def code_version() -> str:
@@ -96,7 +98,7 @@ class Writer:
             f"{PREFIX}accuracy_label": accuracy_label,
             f"{PREFIX}provenance": json.dumps(provenance(space)),
         }
-        for key in [*self.axis_keys, *(c.name for c in COLUMNS)]:
+        for key in dict.fromkeys([*self.axis_keys, "workload.batch", *(c.name for c in ALL_COLUMNS)]):
             about = axis_metadata(key) if key not in BY_NAME else {"unit": BY_NAME[key].unit, "doc": BY_NAME[key].doc}
             self.metadata[f"unit.{key}"] = about["unit"]
             self.metadata[f"doc.{key}"] = about["doc"]
@@ -127,10 +129,14 @@ class Writer:
                 digits.append(digit)
             for axis, digit in zip(self.space.axes, reversed(digits), strict=True):
                 for key in axis.columns:
-                    arrays.append(self._axis_array(axis, key, digit))
-                    names.append(key)
+                    if key not in columns:  # a batch as large as possible has a figure per point
+                        arrays.append(self._axis_array(axis, key, digit))
+                        names.append(key)
+        if "workload.batch" in columns:
+            arrays.append(pa.array(np.asarray(columns["workload.batch"]).astype(np.int32)))
+            names.append("workload.batch")
         bounds = pa.array(BOUNDS)
-        for column in COLUMNS:
+        for column in ALL_COLUMNS:
             if column.name not in columns:
                 continue
             value = columns[column.name]
@@ -199,8 +205,11 @@ def provenance(space: Space) -> dict[str, Any]:
             figures[str(key)] = "unverified"
         for key in record.about.get("overridden") or []:
             figures[str(key)] = "overridden"
-        if record.about.get("price_date"):
-            figures["usd_per_hour"] = f"published {record.about['price_date']}, high figure"
+        for key, figure in (("price", "usd_per_hour"), ("power", "watts")):
+            chosen = record.about.get(key)
+            figures[key] = {"value": record.values.get(figure), "vintage": chosen or "unknown"}
+            if figure not in figures and record.values.get(figure) is not None and chosen not in (None, "unknown"):
+                figures[figure] = f"published {chosen}"
         out[record.id] = figures
     return out
 
@@ -260,7 +269,7 @@ def files(path: Path | str, table: str = "points") -> list[Path]:
         return [path]
     found: list[Path] = []
     for directory in sweeps(path):
-        parts = sorted((directory / "points").glob("[!.]*.parquet"))
+        parts = part_files(directory)
         if table == "points" and parts:
             found += parts
         elif (directory / "frontier.parquet").is_file():
@@ -270,22 +279,48 @@ def files(path: Path | str, table: str = "points") -> list[Path]:
     return found
 
 
+def part_files(directory: Path) -> list[Path]:
+    """The parts of a sweep's points: files of `points/`, or of `key=value` directories in it (hive partitions)."""
+    points = directory / "points"
+    return sorted([*points.glob("[!.]*.parquet"), *points.glob("*=*/**/[!.]*.parquet")])
+
+
+def check_schema(path: Path, metadata: Mapping[str, str]) -> None:
+    """Refuse files that this version cannot read. Files without a schema version are taken as they are.
+
+    Raises: `BadInput`.
+    """
+    found = metadata.get(f"{PREFIX}schema_version")
+    if found is None:
+        return
+    if not found.isdigit():
+        raise BadInput(f"{path}: schema version {found!r} is no number; the file is not one of codesign-sweep")
+    if int(found) > SCHEMA_VERSION:
+        raise BadInput(f"{path}: schema version {found} is newer than {SCHEMA_VERSION}; update codesign-sweep")
+    if int(found) < OLDEST_SCHEMA:
+        raise BadInput(
+            f"{path}: schema version {found} is older than {OLDEST_SCHEMA}, the oldest that can be read; sweep again"
+        )
+
+
 def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     """Points of a sweep or a multirun as a lazy frame, axis columns included.
 
     Args:
         path: a sweep's directory, a multirun's, or one Parquet file.
         table: `points`, or `frontier`.
+    The columns that follow from others (`sweep.economics`) are there too, computed when they are asked for.
     Columns that only some jobs swept are null in the others. Axis columns that were left out of the files are put
     back from `point_id`. Raises: `BadInput` for a path without points or of another schema version.
     """
     frames: list[pl.LazyFrame] = []
     for group in _by_axes(files(path, table)):
         metadata = part_metadata(group[0]) or {}
-        found = metadata.get(f"{PREFIX}schema_version")
-        if found is not None and int(found) > SCHEMA_VERSION:
-            raise BadInput(f"{group[0]}: schema version {found} is newer than {SCHEMA_VERSION}; update codesign-sweep")
-        frame = pl.scan_parquet(group, missing_columns="insert", extra_columns="ignore")
+        check_schema(group[0], metadata)
+        hive = any("=" in part for part in group[0].parent.parts[-4:])
+        frame = pl.scan_parquet(
+            group, missing_columns="insert", extra_columns="ignore", hive_partitioning=hive, try_parse_hive_dates=False
+        )
         axes = metadata.get(f"{PREFIX}axes")
         if axes is not None:
             have = set(frame.collect_schema().names())
@@ -294,7 +329,7 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
                 frame = with_axes(frame, axes_from_json(axes))
         labels = [n for n, t in frame.collect_schema().items() if t == pl.Categorical or isinstance(t, pl.Enum)]
         frame = frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame
-        frames.append(with_bands(frame))
+        frames.append(with_bands(with_derived(frame)))
     return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
 
 
@@ -302,7 +337,10 @@ def _by_axes(paths: Sequence[Path]) -> list[list[Path]]:
     """Files grouped by the sweep they belong to."""
     groups: dict[Path, list[Path]] = {}
     for path in paths:
-        groups.setdefault(path.parent, []).append(path)
+        home = path.parent
+        while "=" in home.name:  # partitions of one table
+            home = home.parent
+        groups.setdefault(home, []).append(path)
     return list(groups.values())
 
 

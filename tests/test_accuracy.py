@@ -643,6 +643,10 @@ def test_every_shipped_configuration_fits_the_schema() -> None:
         chosen = OmegaConf.to_object(typed)
         assert isinstance(chosen, AccuracyConfig)
         assert chosen == AccuracyConfig(**plain), file
+        if chosen.table == "":  # for the user to give
+            with pytest.raises(BadInput, match=r"accuracy\.table"):
+                law_of(chosen)
+            chosen = typed = dataclasses.replace(chosen, table="losses.csv")
         assert law_of(chosen) == law_of(typed)
         assert np.isfinite(float(proxy(MOE, law_of(chosen)).loss))
         if file.stem in accuracy.LAWS:

@@ -19,12 +19,13 @@ from omegaconf import DictConfig, OmegaConf
 from sweep.point import Hardware, Model, names
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-MODELS = sorted(p.stem for p in (CONF / "model").glob("*.yaml"))
+MODELS = sorted(p.stem for p in (CONF / "model").glob("*.yaml") if p.stem != "hf")  # hf reads a file
 MACHINES = sorted(p.stem for p in (CONF / "hardware").glob("*.yaml"))
 
 MODEL_WORDS = {"name", "published", "release", "hf_id", "status", "source", "note"}
 HARDWARE_WORDS = {
-    "name", "vendor", "year", "unit", "generation", "status", "unverified", "price_date", "source", "note",
+    "name", "vendor", "year", "unit", "generation", "status", "unverified", "price_date", "prices", "powers",
+    "source", "note",
 }  # fmt: skip
 # memory tiers beside the main memory
 TIER_KEYS = {

@@ -149,6 +149,8 @@ def tagged(record: Any) -> Any:
         value = getattr(record, f.name)
         if isinstance(value, OpRate | Link | Tile):
             changed[f.name] = tagged(value)
+        elif value is None:  # memory is one tier
+            changed[f.name] = None
         elif isinstance(value, tuple):
             changed[f.name] = tuple(tagged(v) for v in value)
         else:

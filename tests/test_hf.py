@@ -12,7 +12,7 @@ import pytest
 from sweep.complete import complete_model
 from sweep.config import Library, conf_dir, make_record
 from sweep.errors import BadInput
-from sweep.hf import ARCHITECTURES, model_from_hf, read_config
+from sweep.hf import model_from_hf, read_config
 from sweep.point import Model, names
 
 LIBRARY = Library([conf_dir()])
@@ -198,11 +198,6 @@ def completed(values: dict[str, Any]) -> dict[str, float]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_as_in_the_catalogue(name: str) -> None:
     assert completed(read_config(CONFIGS[name])) == completed(LIBRARY.record("model", name).values)
-
-
-def test_every_architecture_is_tried() -> None:
-    tried = {c.get("text_config", c)["model_type"] for c in CONFIGS.values()}
-    assert set(ARCHITECTURES) - tried == {"cohere2", "grok-2"}  # grok-2 goes by its class
 
 
 def test_cohere2_layers() -> None:

@@ -343,7 +343,7 @@ def test_a_job_that_fails_says_so_and_the_exit_code_too(tmp_path: Path) -> None:
     ]
     result = subprocess.run([sys.executable, "-m", "pipelines.sweep", *words], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 1
-    assert "workload.batch=-4.0: must be greater than 0" in result.stderr and "Traceback" not in result.stderr
+    assert "workload.batch=-4: must be greater than 0" in result.stderr and "Traceback" not in result.stderr
 
 
 def test_the_report_is_written_beside_the_points(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -487,16 +487,22 @@ def bare(preset: Mapping[str, Any]) -> Preset:
 def alone(preset: Mapping[str, Any], library: Library, name: str) -> Preset:
     """A shipped preset as the operator fit left it: its table of constants undoes what end-to-end points changed."""
     out = bare(preset)
-    for directory in library.directories:
-        path = directory / "efficiency" / f"{name}.csv"
-        if path.is_file():
-            for constant, value in (
-                pl.read_csv(path).filter(pl.col("kind").is_in(list(GROUPS))).select("name", "value").iter_rows()
-            ):
-                for paths in _tied(tuple(constant.split("."))):
-                    _put(out, paths, value)
-            break
+    table = table_of(library, name)
+    if table is not None:
+        mine = table.filter(pl.col("kind").is_in(list(GROUPS)))
+        for constant, value in mine.select("name", "value").iter_rows():
+            for path in _tied(tuple(constant.split("."))):
+                _put(out, path, value)
     return out
+
+
+def table_of(library: Library, name: str) -> pl.DataFrame | None:
+    """The constants that were written beside a preset."""
+    for directory in library.directories:
+        if (directory / "efficiency" / f"{name}.yaml").is_file():
+            path = directory / "efficiency" / f"{name}.csv"
+            return pl.read_csv(path) if path.is_file() else None
+    return None
 
 
 def _tied(path: Path) -> list[Path]:

@@ -95,9 +95,15 @@ def text_of(preset: Mapping[str, Any], name: str) -> str:
     return "".join(lines)
 
 
-def table(constants: Sequence[Constant]) -> pl.DataFrame:
-    """Constants with what they rest on."""
-    return pl.DataFrame([dataclasses.asdict(c) for c in constants])
+def table(constants: Sequence[Constant], before: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Constants with what they rest on, and those of a table before them that they do not replace."""
+    frame = pl.DataFrame([dataclasses.asdict(c) for c in constants], schema_overrides={"sigma": pl.Float64})
+    if before is None:
+        return frame
+    served = frame["kind"].is_in(["end_to_end"]).any()
+    kept = before.filter(~pl.col("name").is_in(frame["name"].to_list()))
+    kept = kept.filter(pl.col("kind") != "end_to_end") if served else kept
+    return pl.concat([kept.cast(frame.schema), frame])
 
 
 def errors(scores: Sequence[Score]) -> pl.DataFrame:

@@ -89,6 +89,15 @@ def log1p(x: Num) -> Num:
     return xp.log1p(x)
 
 
+def repeat(times: int, step: Callable[[Any], Any], start: Any) -> Any:
+    """`step` applied `times` times: one compiled loop on jax arrays, which unrolled would take long to compile."""
+    if xp is jnp:
+        return jax.lax.fori_loop(0, times, lambda _, state: step(state), start)
+    for _ in range(times):
+        start = step(start)
+    return start
+
+
 def safe(x: Num) -> Num:
     """A divisor that may be absent: 1 where it is 0."""
     return where(x > 0, x, 1.0)

@@ -33,12 +33,11 @@ def crossover_m(n: Num, k: Num, machine: Machine, rate: OpRate, weight: Num) -> 
     inputs and outputs by as much heavier as they move more slowly than weights
     """
     read = rate.read_bytes_per_s
-    inputs, outputs = (
-        machine.act / n * (read / rate.input_bytes_per_s),
-        machine.out / k * (read / rate.write_bytes_per_s),
-    )
-    per_token = 2.0 * read / rate.flops_per_s - inputs - outputs
-    return where(per_token > 0, weight / where(per_token > 0, per_token, 1.0), float("inf"))
+    held, moved = (1.0, 1.0) if rate.held_slowdown is None else (rate.held_slowdown, rate.act_slowdown)
+    inputs = machine.act / n * (read / rate.input_bytes_per_s)
+    outputs = machine.out / k * (read / rate.write_bytes_per_s)
+    per_token = 2.0 * read / rate.flops_per_s - (inputs + outputs) * moved
+    return where(per_token > 0, held * weight / where(per_token > 0, per_token, 1.0), float("inf"))
 
 
 def tiled_math_s(m: Num, n: Num, k: Num, groups: Num, flops_per_s: Num, tile: Tile, n_sm: Num) -> Num:

@@ -170,6 +170,13 @@ def kernel(
     """
     # reciprocals are a configuration's own: a division less for every load
     per_read, per_input = 1.0 / rate.read_bytes_per_s, 1.0 / rate.input_bytes_per_s
+    per_write = 1.0 / rate.write_bytes_per_s
+    weight_s, kv_s = weight_bytes * per_read, kv_read_bytes * per_read
+    activation_s = input_bytes * per_input + (output_bytes + kv_write_bytes) * per_write
+    if rate.held_slowdown is not None:  # memory in several tiers
+        weight_s, kv_s = weight_s * rate.held_slowdown, kv_s * rate.held_slowdown
+        activation_s = rate.act_slowdown * (input_bytes * per_input + output_bytes * per_write)
+        activation_s = activation_s + kv_write_bytes * (per_write * rate.held_slowdown)
     return Op(
         name=name,
         phase=phase,
@@ -184,9 +191,9 @@ def kernel(
         input_bytes=input_bytes,
         output_bytes=output_bytes + kv_write_bytes,
         math_s=flops * (1.0 / rate.flops_per_s) if math_s is None else math_s,
-        weight_s=weight_bytes * per_read,
-        kv_s=kv_read_bytes * per_read,
-        activation_s=input_bytes * per_input + (output_bytes + kv_write_bytes) * (1.0 / rate.write_bytes_per_s),
+        weight_s=weight_s,
+        kv_s=kv_s,
+        activation_s=activation_s,
         floor_s=rate.t0_s if floor_s is None else floor_s,
         chain_s=chain_s,
         overlap=rate.overlap,

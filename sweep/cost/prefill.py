@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sweep.cost.arith import floor, maximum, minimum, where, whole
 from sweep.cost.attention import prefill_attention
@@ -85,10 +86,25 @@ def _first_hidden(work_at: Callable[[Num], Num], comm_s: Num, n: Num) -> Num:
     return lo
 
 
-def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
-    """Time to the first token of one request per attention group, nothing queued before it.
+@dataclass(frozen=True, kw_only=True)
+class Prefill:
+    """The prefill of one prompt per attention group."""
 
-        (sum t_i + (P-1) max t_i) / P x stage imbalance + hops + LM head + host;   dynamic chunks: max -> mean
+    ttft_s: Num  # until its first token, nothing queued before it
+    busy_s: Num  # of each stage: what passes between two prompts while the pipeline is kept full
+    chunks: Num
+
+
+def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
+    """Time to the first token of one request per attention group, nothing queued before it; see `prefill`."""
+    return prefill(row, context, kinds).ttft_s
+
+
+def prefill(row: Row, context: Context, kinds: Kinds) -> Prefill:
+    """Prefill of one request per attention group, nothing queued before it.
+
+        ttft = (sum t_i + (P-1) max t_i) / P x stage imbalance + hops + LM head + host;   dynamic chunks: max -> mean
+        busy = sum t_i / P x stage imbalance
     over chunks of isl (1 - hit) tokens; stage imbalance = ceil(L/P) P / L.
     Source: LMSYS chunked pipeline (2026-01-15): efficiency M / (P - 1 + M) for equal chunks.
     """
@@ -107,7 +123,7 @@ def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
     if not kinds.chunked:
         chunk = new
         total = chunk_s(new, cached)
-        longest, count = total, 1.0
+        longest, count = total, total * 0.0 + 1.0
     else:
         chunk = where(layout.prefill_chunk > 0, minimum(layout.prefill_chunk, new), new)
         whole_chunks = floor(new / chunk + 1e-4)
@@ -147,4 +163,8 @@ def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
     head = op_parts(head_op("prefill", row.model, row.machine, layout, tokens)).total_s
     hops = tally([hop_op("prefill", row.model, row.machine, layout, tokens)]).total_s
     stage = stage_share(row.model, layout) * p
-    return (total + (p - 1.0) * longest) / p * stage + hops + head + row.machine.host_s
+    return Prefill(
+        ttft_s=(total + (p - 1.0) * longest) / p * stage + hops + head + row.machine.host_s,
+        busy_s=total / p * stage,
+        chunks=count,
+    )

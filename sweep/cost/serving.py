@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import jax
 
-from sweep.cost.arith import largest_true, maximum, minimum, sqrt
-from sweep.point import Num
+from sweep.cost.arith import largest_true, maximum, minimum, sqrt, where
+from sweep.cost.memory import cached_bytes
+from sweep.machine import Machine
+from sweep.point import Layout, Model, Num
 
 Timer = Callable[[Num], Num]  # seconds at a running batch, or at a rate of requests
 HALVINGS = 14  # the running batch is known to 1 / 16,384 of the concurrency
@@ -29,6 +31,18 @@ class Steady:
     tpot_s: Num  # between two output tokens of a request
     ttft_s: Num  # from sending a request to its first token, waiting included
     requests_per_s: Num  # of one replica (aggregated), of the whole service (disaggregated)
+
+
+def kv_transfer_s(model: Model, machine: Machine, layout: Layout, prompt: Num) -> Num:
+    """Time in which one attention group sends, or takes in, the cache of one prompt [s].
+
+    Keys and values of all layers, each byte once; every GPU of the group moves its share over the scale-out network
+    (over the scale-up link where there is no network), since the two pools are not one domain.
+    Source: Beyond the Buzz (arXiv 2506.05508), section on KV transfer; NVIDIA Dynamo's guide: the hop is RDMA.
+    """
+    known = machine.hop.scaleout_bytes_per_s > 0  # false for NaN
+    each = where(known, machine.hop.scaleout_bytes_per_s, machine.hop.bytes_per_s)
+    return cached_bytes(model, machine, prompt) / (each * layout.tpa * layout.kvp * layout.pp)
 
 
 def decode_steps(osl: Num) -> Num:

@@ -13,7 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from sweep.report.charts import BOUND_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
+from sweep.accuracy import TIE_DENSE_NATS, TIE_MOE_NATS
+from sweep.report import tags
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
 from sweep.report.markdown import (
     BOUND_LABELS,
     grid,
@@ -27,6 +29,7 @@ from sweep.report.markdown import (
     tokens,
     told_apart,
 )
+from sweep.report.page import html_page
 from sweep.report.selection import (
     accuracy_floors,
     at_least,
@@ -45,9 +48,12 @@ _AXIS_GROUPS = ("hardware", "precision", "layout", "workload", "serving", "effic
 _ASKED_KEYS = ("grid", "zip", "where", "layout", "layouts", "objectives", "by", "defaults")
 _FIGURES_VERIFIED = ("confirmed", "published", "official", "measured", "verified", "datasheet", "vendor")
 _POINT_COLUMNS = (
-    "model", "hardware", "precision", "layout", "workload.batch", "workload.context", "workload.isl", "workload.osl",
-    "accuracy", "tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high", "tok_s_user", "ttft_s", "bound",
+    "model", "hardware", "precision", "serving", "prefill.hardware", "prefill.layout", "layout", "n_prefill",
+    "n_decode", "workload.batch", "workload.context", "workload.isl", "workload.osl",
+    "accuracy", "tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high", "tok_s_user", "ttft_s", "bound", "robust",
+    "loss_source",
 )  # fmt: skip
+RANGE_ROWS = 24  # of the table of ranges left
 
 
 def write_report(
@@ -61,7 +67,7 @@ def write_report(
     accuracy_label: str,
     version: str,
 ) -> Path:
-    """Write `report.md`, `frontier.csv`, `frontier.svg/png` and `time.svg/png` into `directory`.
+    """Write `report.md`, `frontier.csv`, `frontier.html`, `frontier.svg/png`, `time.svg/png` into `directory`.
 
     Args:
         frontier: the frontier points of all groups, one row each; columns that are absent are left out of the tables.
@@ -92,6 +98,11 @@ class _Page:
             frontier = frontier.with_columns(pl.lit("all").alias(self.line))
         if "hardware_status" not in frontier.columns and self.line == "hardware":
             frontier = self._with_status(frontier)
+        self.everywhere, self.somewhere, frontier = ranges_apart(frontier)
+        self.names = tags.statuses([manifest])
+        self.plain = frontier  # as it is stored: names without tags
+        if self.line == "hardware":
+            frontier = tags.tagged(frontier, self.names)
         self.frontier = frontier
         self.extra = told_apart(frontier)
         known = (*_POINT_COLUMNS, *(f"layout.{key}" for key in ("gpus", "tpa", "kvp", "dpa", "tpf", "ep", "pp")))
@@ -100,6 +111,7 @@ class _Page:
             for c in frontier.columns
             if c.split(".")[0] in _AXIS_GROUPS and "." in c and c not in known and frontier[c].n_unique() > 1
         ]
+        self.every_slice: list[str] = []
         self.contexts, self.all_contexts = self._slices()
         self.headline_slice = self.contexts[len(self.contexts) // 2] if self.contexts else None
         self.floors = accuracy_floors(frontier, by=self.line, count=4)
@@ -110,6 +122,7 @@ class _Page:
         self.directory.mkdir(parents=True, exist_ok=True)
         charts = self._charts()
         self._csv()
+        self._html()
         sections: list[tuple[str, str]] = [
             ("summary", self._summary()),
             ("counts", self._counts()),
@@ -151,6 +164,7 @@ class _Page:
         names = [_context_name(row) for row in groups.iter_rows(named=True)]
         label = pl.DataFrame({**{k: groups[k] for k in keys}, "_slice": names})
         self.frontier = self.frontier.join(label, on=keys, how="left", maintain_order="left")
+        self.every_slice = names
         return few(names), len(names)
 
     def _shown(self, name: str | None) -> pl.DataFrame:
@@ -162,13 +176,42 @@ class _Page:
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def _csv(self) -> None:
-        frame = self.frontier.drop("_slice", strict=False)
+        frame = self.plain.drop("_slice", "_apart", strict=False)
         if not self.complete_csv:
             groups = frame.partition_by(self.by, maintain_order=True) if self.by else [frame]
             share = max(CSV_ROWS // max(len(groups), 1), 1)
             frame = pl.concat([_even(group, share) for group in groups])
         nested = [c for c, t in frame.schema.items() if t.is_nested()]
         _write(self.directory / "frontier.csv", frame.drop(nested).write_csv())
+
+    def _html(self) -> None:
+        """The interactive page; none without points."""
+        path = self.directory / "frontier.html"
+        if self.frontier.is_empty() or not {"tok_s_user", "tok_s_gpu"} <= set(self.frontier.columns):
+            path.unlink(missing_ok=True)
+            return
+        choices = self.manifest.get("choices")
+        groups = ("model", "hardware", "precision", "layout", "workload", "efficiency")
+        fixed = {k: str(v) for k, v in (choices if isinstance(choices, Mapping) else {}).items() if k in groups}
+        over = f", per {_and(self.by)}" if self.by else ""
+        frame = self.frontier
+        if self.line == "hardware":  # names without tags: the page says which are announced, and commands need them
+            frame = frame.with_columns(self.plain["hardware"].cast(pl.String))
+        text = html_page(
+            frame,
+            title=str(self.manifest.get("title") or "Frontier"),
+            subtitle=f"{integer(self.manifest.get('points'))} design points; non-dominated in "
+            f"{_and(self.objectives)}{over}. Between two points of a line there is no configuration. "
+            f"Accuracy: {self.accuracy_label}, a proxy.",
+            provenance=self._identity(),
+            objectives=[objective_name(o) for o in self.objectives],
+            by=self.by,
+            line=self.line,
+            slice_column="_slice" if "_slice" in self.frontier.columns else None,
+            slices=self.every_slice,
+            fixed=fixed,
+        )  # fmt: skip
+        _write(path, text)
 
     def _charts(self) -> dict[str, str]:
         """Draw what can be drawn; returns chart names with their descriptions."""
@@ -194,10 +237,14 @@ class _Page:
         ]
         if "accuracy" in frame.columns:
             subtitle.append(f"accuracy: {self.accuracy_label}")
+            if self.somewhere:
+                subtitle.append(f"hollow points: outside the accuracy proxy's ranges of {', '.join(self.somewhere)}")
+            if self.everywhere:
+                subtitle.append(f"all points: outside its ranges of {', '.join(self.everywhere)}")
         chart = frontier_chart(
             frame, line=self.line, colour="bound" if "bound" in frame.columns else self.line, floors=floors, row=row,
             title=f"Output throughput against interactivity, {points} points", subtitle=subtitle,
-            x_title="interactivity [tok/s/user]", y_title="output throughput [tok/s/GPU]",
+            x_title="interactivity [tok/s/user]", y_title="output throughput [tok/s/GPU]", apart="_apart",
         )  # fmt: skip
         save(chart, self.directory / "frontier")
         drawn["frontier"] = f"Output tok/s/GPU against tok/s/user, one step line per {self.line}"
@@ -206,7 +253,10 @@ class _Page:
             chart = where_time_goes(
                 self._shown(self.headline_slice), line=self.line, accuracy_floor=self.accuracy_floor,
                 title=f"Where the time of an output token goes{where}",
-                subtitle=f"the point with the most output per GPU of each {self.line}, at matched speed and accuracy",
+                subtitle=[
+                    f"the point with the most output per GPU of each {self.line}, at matched speed and accuracy",
+                    f"accuracy: {self.accuracy_label}" if "accuracy" in frame.columns else "",
+                ],
             )  # fmt: skip
             save(chart, self.directory / "time")
             drawn["time"] = f"Six parts of the time per output token, best point of each {self.line} at matched speed"
@@ -228,8 +278,10 @@ class _Page:
         over = f"{groups} frontiers (per {_and(self.by)})" if groups > 1 else "one frontier"
         text.append(
             f"{integer(m.get('points'))} design points were evaluated, {integer(m.get('feasible'))} are feasible, and "
-            f"{integer(self.frontier.height)} lie on {over} of {_and(self.objectives)}."
+            f"{integer(self.frontier.height)} lie on {over} of {_and(self.objectives)}." + self._meaning()
         )
+        if m.get("loss_source") == "mixed":
+            text += ["", "**Measured and predicted losses stand side by side: see the notes.**"]
         text += ["", *(f"* {line}" for line in self._headlines())]
         return "\n".join(text)
 
@@ -264,6 +316,10 @@ class _Page:
     def _conditions(self) -> str:
         text = "" if self.accuracy_floor is None else f" with an accuracy of at least {100 * self.accuracy_floor:g} %"
         return text + (f", {self.headline_slice}" if self.headline_slice else "")
+
+    def _meaning(self) -> str:
+        """What the accuracy of a table stands for."""
+        return f" Accuracy: {self.accuracy_label}." if "accuracy" in self.frontier.columns else ""
 
     def _counts(self) -> str:
         m = self.manifest
@@ -321,7 +377,8 @@ class _Page:
         text = [
             f"## Best throughput at a speed, per {self.line}",
             "",
-            "Output tok/s/GPU of the best point at least that fast and that accurate; an en dash: no such point.",
+            "Output tok/s/GPU of the best point at least that fast and that accurate; an en dash: no such point."
+            + self._meaning(),
         ]
         slices: list[str | None] = [*self.contexts]
         for name in slices or [None]:
@@ -352,10 +409,24 @@ class _Page:
                     continue
                 text += ["", f"The points behind it at {floor:,.6g} tok/s/user or faster{self._conditions()}:", ""]
                 text.append(self._points(best, without=[]))
+                text += self._ties(best)
         return "\n".join(text)
 
+    def _ties(self, best: pl.DataFrame) -> list[str]:
+        """Which other designs of the frontier the best points tie with in accuracy."""
+        lines = []
+        for row, names in tied_designs(self.frontier, best, self.extra):
+            if names:
+                some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+                lines.append(f"* {model_label(row, self.extra)} ({row.get('precision', '')}) ties with {some}")
+        if not lines:
+            return []
+        doubt = f"{TIE_DENSE_NATS:g} nats; {TIE_MOE_NATS:g} between dense and mixture of experts"
+        return ["", f"Ties in loss ({doubt}):", "", *dict.fromkeys(lines)]
+
     def _points(self, frame: pl.DataFrame, *, without: Sequence[str]) -> str:
-        columns = [c for c in _POINT_COLUMNS if c not in without]
+        same = [c for c in ("robust", "loss_source") if c in frame and self.frontier[c].drop_nulls().n_unique() < 2]
+        columns = [c for c in _POINT_COLUMNS if c not in (*without, *same)]
         if self.line not in columns and self.line not in without:
             columns.insert(0, self.line)
         others = [c for c in self.other_axes if c not in without]
@@ -376,15 +447,16 @@ class _Page:
         shares = {(row[0], row[1]): row[2] for row in counts.iter_rows()}
         names = sorted({key for key, _ in shares})
         totals = {name: sum(n for (key, _), n in shares.items() if key == name) for name in names}
+        parts = [part for part in PART_COLOURS if part != "prefill" or "prefill_s" in self.frontier.columns]
         rows = [
             [
                 str(name),
-                *(percent(shares.get((name, part), 0) / totals[name], 0) for part in BOUND_COLOURS),
+                *(percent(shares.get((name, part), 0) / totals[name], 0) for part in parts),
                 integer(totals[name]),
             ]
             for name in names
         ]
-        heads = [self.line, *(f"{BOUND_LABELS[part]} [%]" for part in BOUND_COLOURS), "points"]
+        heads = [self.line, *(f"{BOUND_LABELS[part]} [%]" for part in parts), "points"]
         return "\n".join(
             [
                 "## What binds",
@@ -416,10 +488,10 @@ class _Page:
         rows = min(TABLE_ROWS, max(72 // max(len(groups), 1), 6))
         text.append(
             f"At most {rows} points of each frontier, spread over {_and(self.objectives)}; all of them are in "
-            f"{self._elsewhere()}."
+            f"{self._elsewhere()}." + self._meaning()
         )
-        if "extrapolation" in frame.columns and (frame["extrapolation"] > 0).any():
-            text.append("† outside the ranges in which the accuracy proxy was calibrated.")
+        if self.somewhere:
+            text.append(f"† outside the ranges of {', '.join(self.somewhere)}, which not all points leave.")
         for group in groups:
             if keys:
                 text += ["", f"### {', '.join(_key_name(k, group[k][0]) for k in keys)}"]
@@ -444,12 +516,7 @@ class _Page:
                 f"One standard deviation of the loss is {sigma} nats/token (median over "
                 "the frontier): designs closer than that are tied."
             )
-        if "extrapolation" in frame.columns and not frame.is_empty():
-            outside = int((frame["extrapolation"] > 0).sum())
-            notes.append(
-                f"{integer(outside)} of {integer(frame.height)} frontier points ({_share(outside, frame.height)} %) "
-                "lie outside at least one range in which the proxy was calibrated."
-            )
+        notes += self._doubts()
         preset = m.get("efficiency")
         if preset:
             meaning = {
@@ -459,6 +526,10 @@ class _Page:
             notes.append(f"Efficiency preset: `{preset}`" + (f" ({meaning})." if meaning else "."))
         notes += self._bands()
         notes += self._unverified()
+        used = self.plain["hardware"].cast(pl.String).unique().to_list() if "hardware" in self.plain.columns else []
+        priced = tags.prices(m, used)
+        if priced:
+            notes.append("Prices and powers behind cost and energy:" + "".join(f"\n  * {line}" for line in priced))
         mixed = [k for k in _CONTEXT_KEYS if k in frame.columns and k not in self.by]
         if mixed:
             notes.append(
@@ -469,7 +540,72 @@ class _Page:
             "`output tok/s/GPU` counts generated tokens only and every GPU of the layout; `tok/s/user` is 1/TPOT; MFU "
             "and MBU are shares of dense peaks."
         )
-        return "\n".join(["## How far to trust this", "", *(f"* {note}" for note in notes)])
+        return "\n".join(["## How far to trust this", "", *(f"* {note}" for note in notes), self._ranges()])
+
+    def _doubts(self) -> list[str]:
+        """Ranges left, points that stay under other laws, ties, and where losses come from."""
+        m, frame = self.manifest, self.frontier
+        notes = []
+        if "extrapolation" in frame.columns and not frame.is_empty():
+            outside = int((frame["extrapolation"] > 0).sum())
+            text = (
+                f"{integer(outside)} of {integer(frame.height)} frontier points ({_share(outside, frame.height)} %) "
+                "lie outside at least one range in which the proxy was calibrated"
+            )
+            if self.everywhere:
+                text += f"; all of them outside {_plain_and(self.everywhere)}"
+            if self.somewhere:
+                text += (
+                    f"; some outside {_plain_and(self.somewhere)}: these are drawn hollow, marked † in tables, and "
+                    "listed by model below"
+                )
+            notes.append(text + ".")
+        about = m.get("extrapolation")
+        if isinstance(about, Mapping) and about.get("overtrained"):
+            notes.append(
+                f"{integer(about['overtrained'])} models have above 4000 training tokens per parameter and are held in "
+                "4 bits: what the format costs them is a lower bound."
+            )
+        robust = m.get("robust")
+        if isinstance(robust, Mapping) and robust.get("computed"):
+            laws = ", ".join(f"{integer(n)} under {name}" for name, n in dict(robust.get("laws") or {}).items())
+            notes.append(
+                f"Robust: {integer(robust['robust'])} of {integer(frame.height)} points stay on the frontier whichever "
+                f"law of accuracy is used ({laws}; column `robust`). A design is robustly better only if it is."
+            )
+        elif isinstance(robust, Mapping):
+            notes.append(f"Which points stay on the frontier under other laws was not computed: {robust.get('why')}.")
+        tied = m.get("epsilon")
+        if isinstance(tied, Mapping):
+            notes.append(
+                f"{integer(tied.get('tied'))} more points are beaten by less than the doubt about their loss "
+                f"({_plain_and([f'{e:g}' for e in tied.get('nats') or ()])} nats); they stand in `epsilon.parquet`."
+            )
+        source = m.get("loss_source")
+        if source == "measured":
+            notes.append("Losses are measured, not predicted: those of the table in the configuration.")
+        elif source == "mixed":
+            notes.append(
+                "**Measured and predicted losses stand side by side on these frontiers** (column `loss_source`). They "
+                "are of different test sets: the order of a measured design and a predicted one means nothing."
+            )
+        return notes
+
+    def _ranges(self) -> str:
+        """A table of the ranges that each model leaves, where models differ in it."""
+        frame = self.frontier
+        if not self.somewhere or "ranges_left" not in frame.columns or "model" not in frame.columns:
+            return ""
+        counts = (
+            frame.group_by(pl.col("model").cast(pl.String), pl.col("ranges_left").cast(pl.String))
+            .len()
+            .sort(["model", "len", "ranges_left"], descending=[False, True, False])
+        )
+        rows = [[str(name), left or "–", integer(n)] for name, left, n in counts.head(RANGE_ROWS).iter_rows()]
+        more = counts.height - len(rows)
+        text = ["", "Validity ranges left, by model:", "", grid(["model", "ranges left", "points"], rows,
+                                                                left=[True, True, False])]  # fmt: skip
+        return "\n".join([*text, *([f"\nand {more} more lines in `frontier.parquet`."] if more > 0 else [])])
 
     def _bands(self) -> list[str]:
         """How far measured points were from predicted ones, per kind of machine."""
@@ -484,8 +620,8 @@ class _Page:
             return []
         text = "; ".join(f"{low} to {high} ({_and(sorted(set(names)))})" for (low, high), names in spans.items())
         return [
-            "Eight of ten measured times per token lie within these factors of a prediction, by serving points that the "
-            f"constants were not fitted on: {text}. `low` and `high` of a rate follow from them; two points that "
+            "Eight of ten measured times per token lie within these factors of a prediction, by serving points that "
+            f"the constants were not fitted on: {text}. `low` and `high` of a rate follow from them; two points that "
             "differ by less share most of their error, and are better told apart than the band suggests."
         ]
 
@@ -493,9 +629,7 @@ class _Page:
         provenance = self.manifest.get("provenance")
         if not isinstance(provenance, Mapping):
             return []
-        used = (
-            set(self.frontier["hardware"].cast(pl.String).to_list()) if "hardware" in self.frontier.columns else set()
-        )
+        used = set(self.plain["hardware"].cast(pl.String).to_list()) if "hardware" in self.plain.columns else set()
         lines = []
         for name in sorted(provenance, key=str):
             figures = provenance[name]
@@ -503,7 +637,7 @@ class _Page:
                 continue
             open_ones: dict[str, list[str]] = {}
             for key, status in figures.items():
-                if not str(status).lower().startswith(_FIGURES_VERIFIED):
+                if key not in tags.PRICES and not str(status).lower().startswith(_FIGURES_VERIFIED):
                     open_ones.setdefault(str(status), []).append(str(key))
             if open_ones:
                 lines.append(
@@ -528,11 +662,12 @@ class _Page:
             text += [self.config_yaml.strip(), "```", "", "</details>"]
         return "\n".join(text)
 
-    def _provenance(self) -> str:
+    def _identity(self) -> str:
+        """Version, configuration and size of the sweep, in one line."""
         m = self.manifest
         parts = [f"codesign-sweep {self.version or m.get('version') or ''}".strip()]
         if m.get("config_sha256"):
-            parts.append(f"config `{str(m['config_sha256'])[:12]}`")
+            parts.append(f"config {str(m['config_sha256'])[:12]}")
         if m.get("points") is not None:
             work = f"{integer(m['points'])} points"
             if m.get("seconds") is not None:
@@ -541,8 +676,60 @@ class _Page:
                 work += f" ({number(m['points_per_s'])} points/s)"
             parts.append(work)
         parts.append(f"{integer(self.frontier.height)} frontier points")
+        return " · ".join(parts)
+
+    def _provenance(self) -> str:
+        sha = str(self.manifest.get("config_sha256") or "")[:12]
+        text = self._identity().replace(f"config {sha}", f"config `{sha}`") if sha else self._identity()
         csv = "all points" if self.complete_csv else f"about {integer(CSV_ROWS)} of the points, evenly thinned"
-        return f"---\n\n{' · '.join(parts)} · data: [frontier.csv](frontier.csv) ({csv})"
+        page = "" if self.frontier.is_empty() else " · interactive: [frontier.html](frontier.html)"
+        return f"---\n\n{text} · data: [frontier.csv](frontier.csv) ({csv}){page}"
+
+
+# ---- doubt ----------------------------------------------------------------------------------------------------------
+
+
+def ranges_apart(frame: pl.DataFrame) -> tuple[list[str], list[str], pl.DataFrame]:
+    """Validity ranges that all points leave, those that some do, and the frame with `_apart`: which leave one of these.
+
+    At 36e12 training tokens every point leaves the range of tokens: marking that would mark everything.
+    """
+    if frame.is_empty() or not {"ranges_left", "extrapolation"} & set(frame.columns):
+        return [], [], frame
+    if "ranges_left" not in frame.columns:
+        least = frame["extrapolation"].min()
+        apart = frame["extrapolation"] > least
+        return [], ["some kind (an older file)"] if apart.any() else [], frame.with_columns(_apart=apart)
+    kinds = frame["ranges_left"].cast(pl.String).unique(maintain_order=True).to_list()
+    sets = {kind: [n for n in (kind or "").split(", ") if n] for kind in kinds}
+    everywhere = [n for n in sets[kinds[0]] if all(n in names for names in sets.values())]
+    somewhere = list(dict.fromkeys(n for names in sets.values() for n in names if n not in everywhere))
+    apart_kinds = [kind for kind, names in sets.items() if set(names) - set(everywhere)]
+    return everywhere, somewhere, frame.with_columns(_apart=pl.col("ranges_left").cast(pl.String).is_in(apart_kinds))
+
+
+def tied_designs(
+    frame: pl.DataFrame, best: pl.DataFrame, extra: Mapping[str, Sequence[str]]
+) -> list[tuple[dict[str, Any], list[str]]]:
+    """For each row of `best` the other designs (model and precision) of the frame that tie with it, best loss first."""
+    needed = {"model", "loss", "params_total", "params_active"}
+    if not needed <= set(frame.columns):
+        return []
+    keys = [c for c in frame.columns if c == "precision" or c.split(".")[0] == "model"]
+    designs = frame.unique(keys, maintain_order=True).sort("loss", maintain_order=True)
+    moe = pl.col("params_total") > 1.5 * pl.col("params_active")
+    found = []
+    for row in best.iter_rows(named=True):
+        is_moe = row["params_total"] > 1.5 * row["params_active"]
+        doubt = pl.when(moe == is_moe).then(TIE_DENSE_NATS).otherwise(TIE_MOE_NATS)
+        ties = designs.filter((pl.col("loss") - row["loss"]).abs() < doubt)
+        names = [
+            f"{model_label(other, extra)} ({other.get('precision', '')})"
+            for other in ties.iter_rows(named=True)
+            if any(other[k] != row[k] for k in keys)
+        ]
+        found.append((row, list(dict.fromkeys(names))))
+    return found
 
 
 # ---- small words ----------------------------------------------------------------------------------------------------
@@ -551,6 +738,10 @@ class _Page:
 def _and(names: Sequence[str]) -> str:
     words = [header(objective_name(name)).split(" [")[0] for name in names]
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def _plain_and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
 def _present(row: Mapping[str, Any], *columns: str) -> list[str]:

@@ -65,7 +65,10 @@ def known() -> tuple[pl.DataFrame, dict[str, Any]]:
     preset = operators.bare(SHIPPED)
     preset["kernels"]["gemm"] = {**TRUTH, "fp8": {"math": 0.5, "t0_s": 7e-6}}
     factors = {"gemm": {"math": 1.25, "floor": 0.7}}
-    preset["generations"] = {"hopper": {"vendor": "NVIDIA", "year": 2022, "factors": factors}}
+    preset["generations"] = {
+        "hopper": {"vendor": "NVIDIA", "year": 2022, "factors": factors},
+        "blackwell": {"vendor": "NVIDIA", "year": 2024},
+    }
     frame = shapes(900, ["h100_sxm_80gb", "b200_sxm_180gb"], ["bf16", "fp8"])
     return timed(frame, preset, 0.03), preset
 
@@ -262,7 +265,7 @@ def own_file(folder: Path, frame: pl.DataFrame) -> Path:
 
 
 def test_a_new_chip_from_one_small_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A hundred and twenty timings of a chip whose GEMMs reach 0.6 of its relative's rate: only that generation changes."""
+    """120 timings of a chip whose GEMMs reach 0.6 of the rate of its relative: only that generation changes."""
     rubin = "rubin_vr200_nvl72_ex_nvl144"
     frame = shapes(120, [rubin], ["fp8"]).with_columns(pl.col("m") * 4.0)
     truth = copy.deepcopy(operators.bare(SHIPPED))
