@@ -32,7 +32,7 @@ from sweep.calibration.predict import (
 from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_point
 from sweep.calibration.score import doubt, ranking, rate_of, score, tpot_of, ttft_of
 from sweep.config import Library, as_record
-from sweep.machine import math_unit
+from sweep.machine import math_unit, relative_of
 from sweep.point import FORMAT_MATH
 
 SCALE = 0.15  # log error beyond which a row counts by its size instead of its square
@@ -406,17 +406,31 @@ def fold_of(name: str, folds: int) -> int:
 
 
 def held_out(
-    s: Sample, full: Calibrated, groups: Sequence[str], *, report: Callable[[str], None] = lambda _: None
+    s: Sample,
+    full: Calibrated,
+    groups: Sequence[str],
+    *,
+    relatives: Mapping[str, str | None] | None = None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Predicted:
     """Predictions of each row by a fit that never saw its group.
 
-    Constants of a generation or framework that only the group has fall back to their prior: the common ones.
+    Constants of a generation or framework that only the group has fall back to their prior: the common ones. A chip
+    generation left out takes the constants of its relative, as a machine does that nobody has measured.
+
+    Args:
+        s: rows.
+        full: a fit of all of them, to start from.
+        groups: which group each row belongs to.
+        relatives: the measured generation that each generation would take, were it not measured itself.
     """
     names = np.array(groups)
     parts = {f.name: np.full(len(s), np.nan) for f in dataclasses.fields(Predicted)}
     for name in sorted(set(groups)):
         out = names == name
-        fit = calibrate_rows(s, ~out, start=full, rounds=1)
+        kin = (relatives or {}).get(name)
+        own = s if kin is None else dataclasses.replace(s, generation=[kin if g == name else g for g in s.generation])
+        fit = calibrate_rows(own, ~out, start=full, rounds=1)
         for key, values in parts.items():
             values[out] = getattr(fit.predicted, key)[out]
         error = np.expm1(fit.log_error(s)[out])
@@ -546,6 +560,14 @@ def quantile_band(log_error: np.ndarray, keep: np.ndarray) -> tuple[float, float
     return float(np.exp(low)), float(np.exp(high))
 
 
+def relative_without(efficiency: Mapping[str, Any], generation: str, fitted: set[str]) -> str | None:
+    """The generation among those fitted that `sweep.machine` would give a generation without constants of its own."""
+    known = efficiency.get("generations") or {}
+    others = {g: own for g, own in known.items() if g != generation and g in fitted}
+    vendor = (known.get(generation) or {}).get("vendor")
+    return relative_of({"generations": others}, generation, vendor)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """A calibration and what it is worth on rows that it did not see."""
@@ -587,7 +609,11 @@ def fit(
     full = calibrate_rows(s, everything)
     report(f"{len(s)} rows; in sample median {np.median(np.abs(np.expm1(full.log_error(s)))):.3f}")
     groups = split_groups(s)
-    out = {way: held_out(s, full, groups[way], report=report) for way in leave_out}
+    relatives = {g: relative_without(efficiency, g, set(s.generation)) for g in set(s.generation)}
+    out = {
+        way: held_out(s, full, groups[way], relatives=relatives if way == "generation" else None, report=report)
+        for way in leave_out
+    }
     drafted = np.array([p.drafted > 0 for p in s.points])
     seen = out.get("curve", full.predicted)
     log_seen = np.log(seen.tpot_s) - s.log_tpot

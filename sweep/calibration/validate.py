@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from sweep.calibration.predict import floor_tpot, make_knobs, make_table, predict, presets
-from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_point
+from sweep.calibration.rows import MTP_DEPTH, Catalogue, Measured, Row, Unanswered, to_point
 from sweep.calibration.score import Results
 from sweep.config import Library
 from sweep.errors import BadInput, closest
@@ -69,7 +70,9 @@ def predict_rows(rows: Sequence[Row], library: Library, efficiency: Mapping[str,
                        tpot_high_s=nothing, ttft_s=nothing, tok_s_gpu=nothing, floor_s=nothing, batch=nothing,
                        max_batch=nothing)  # fmt: skip
     out = predict(table, make_knobs(some, efficiency))
-    floor = floor_tpot(make_table(some, catalogue, library.raw("efficiency", "ideal")), out.batch)
+    # a floor must hold whatever a row did: one that does not say whether it drafts may have
+    most = [p if p.labelled else dataclasses.replace(p, drafted=max(p.drafted, *MTP_DEPTH.values())) for p in some]
+    floor = floor_tpot(make_table(most, catalogue, library.raw("efficiency", "ideal")), out.batch)
     low, high = band(some, catalogue, efficiency)
     # a figure that a machine lacks makes a point NaN: not answered
     good = np.isfinite(out.tpot_s)

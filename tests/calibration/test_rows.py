@@ -142,6 +142,8 @@ def test_drafting(catalogue: Catalogue) -> None:
     assert point(catalogue, mtp_speculative="mtp", framework="dynamo-trt").drafted == 3.0
     assert point(catalogue, mtp_speculative="EAGLE3 k=7").drafted == 7.0
     assert not point(catalogue, mtp_speculative="unknown").labelled
+    assert point(catalogue, mtp_speculative="unknown").drafted == 0.0
+    assert point(catalogue, mtp_speculative="unknown", framework="trt").drafted == 3.0
     assert point(catalogue, mtp_speculative="unknown (NVIDIA internal; likely none)").labelled
 
 
