@@ -201,7 +201,7 @@ class Record:
         return str(self.about.get("status") or "unknown")
 
     @property
-    def lineage(self) -> dict[str, str | None]:
+    def lineage(self) -> dict[str, Any]:
         """What a machine's constants are looked up by: its chip generation and its maker."""
         return {k: None if self.about.get(k) is None else str(self.about[k]) for k in ("generation", "vendor")}
 

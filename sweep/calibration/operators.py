@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 import polars as pl
-from scipy.optimize import least_squares  # type: ignore[import-untyped]
+from scipy.optimize import least_squares
 
 from sweep.calibration.tables import held_out
 from sweep.complete import complete_layout, complete_model
@@ -46,7 +46,8 @@ KEEP = 0.05  # log: a factor closer to 1 than this is dropped
 FACTOR_SIGMA = 0.2  # prior of the log of a factor
 LEAST_ROWS = 16  # of a library on a generation, to be compared
 
-NO_KINDS = dataclasses.replace(Kinds(), **{f.name: False for f in dataclasses.fields(Kinds)})
+_FLAGS: dict[str, Any] = {f.name: False for f in dataclasses.fields(Kinds) if isinstance(f.default, bool)}
+NO_KINDS = dataclasses.replace(Kinds(), **_FLAGS)
 
 
 @dataclass(frozen=True, kw_only=True)
