@@ -617,7 +617,8 @@ class Run:
         late = np.where(fits, 0, REASON_BIT["capacity"]) | np.where(in_time, 0, REASON_BIT["ttft_cut"])
         reasons = np.where(possible, late, reasons)
         if "batch" in points:  # of those that are as large as possible
-            out["workload.batch"] = np.moveaxis(np.asarray(points["batch"]), 2, 0)
+            known = possible | np.isfinite(self.space.batch)[None, :, None]
+            out["workload.batch"] = np.where(known, np.moveaxis(np.asarray(points["batch"]), 2, 0), np.nan)
         if "in_pace" in points:
             in_pace = np.moveaxis(np.asarray(points["in_pace"]), 2, 0) > 0
             reasons = reasons | np.where(possible & ~in_pace, REASON_BIT["tpot_cut"], 0)

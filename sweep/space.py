@@ -355,6 +355,7 @@ def _candidates(key: str, spec: Any, limit: int) -> list[int]:
 def enumerate_layouts(spec: Mapping[str, Any], base: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All layouts of a grid: tuples with tpa kvp dpa = tpf ep = N and gpus = N pp, and nothing else.
 
+    Where `ffn_tied` is set, tpf = tpa instead, without dpa and ep.
     A dimension that the grid does not name keeps the base layout's value; `tpf` and `ep` that neither names take
     every size that closes the equation.
     """
@@ -403,6 +404,12 @@ def enumerate_layouts(spec: Mapping[str, Any], base: Mapping[str, Any]) -> list[
         {**layout, **dict(zip(other, combo, strict=True))}
         for layout in found
         for combo in itertools.product(*other.values())
+    ]
+    # a tied FFN stays on the head group: there is one way to cut it
+    combined = [
+        {**layout, "tpf": layout["tpa"]} if layout.get("ffn_tied") else layout
+        for layout in combined
+        if not layout.get("ffn_tied") or (layout["ep"] or 1) == (layout["dpa"] or 1) == 1
     ]
     if not combined:
         raise BadInput("grid.layout: no layout satisfies tpa kvp dpa = tpf ep and gpus = tpa kvp dpa pp")

@@ -133,7 +133,9 @@ class Writer:
                         arrays.append(self._axis_array(axis, key, digit))
                         names.append(key)
         if "workload.batch" in columns:
-            arrays.append(pa.array(np.asarray(columns["workload.batch"]).astype(np.int32)))
+            batch = np.asarray(columns["workload.batch"], dtype=np.float64)
+            missing = np.isnan(batch)  # of an impossible configuration
+            arrays.append(pa.array(np.where(missing, 0, batch).astype(np.int32), mask=missing))
             names.append("workload.batch")
         bounds = pa.array(BOUNDS)
         for column in ALL_COLUMNS:
