@@ -41,7 +41,7 @@ from sweep.evaluate import Engine, sift
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
 from sweep.measured import measured
-from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, build, filters, kinds, row_reasons
+from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, bands, build, filters, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
 BLOCK_LOADS = 1 << 16
@@ -712,6 +712,8 @@ class Run:
                     out[name][impossible] = np.nan
         out["reasons"] = reasons
         out["feasible"] = reasons == 0
+        for name, factor in zip(("band_low", "band_high"), bands(self.space, rows), strict=True):
+            out[name] = np.broadcast_to(factor.astype(np.float32)[:, None, None], shape)
         longest = np.asarray(self.space.context.longest)[None, None, :]
         limit = self.space.model_max_context[self.space.indices(rows)[0]][:, None, None]
         out["extrapolation"] = out_of_range(

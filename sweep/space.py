@@ -603,7 +603,7 @@ def build(study: Study) -> Space:
             as_record(h),
             as_record(p),
             e,
-            generation=None if h.about.get("generation") is None else str(h.about["generation"]),
+            **h.lineage,
             plan=plan(policy, as_record(h), own[h.id]),
         )
         for h in records["hardware"]
@@ -915,3 +915,12 @@ def machine_arrays(space: Space) -> Machine:
             padded.append(dataclasses.replace(m, tiles=own + (own[-1],) * (n_tiles - len(own))))
         machines = padded
     return jax.tree.map(lambda *leaves: np.asarray(leaves, dtype=np.float64), *machines)  # type: ignore[no-any-return]
+
+
+def bands(space: Space, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high factor of the error band on the time per token, one per row."""
+    i_model, i_machine, _ = space.indices(rows)
+    table = np.array([(m.band.plain, m.band.drafted) for m in space.machines])  # [machine, drafted, end]
+    drafted = (np.asarray(space.model.n_draft) > 0).astype(np.int64)[i_model]
+    found = table[i_machine, drafted]
+    return found[:, 0], found[:, 1]

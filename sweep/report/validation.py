@@ -140,7 +140,7 @@ def page(results: Results, f: Findings, *, source: str, preset: str, charts: Seq
                 "without doubtful": h["tpot"],
                 "no drafting": h["tpot_undrafted"],
                 "drafting": h["tpot_drafted"],
-                "drafting not stated (trust B, taken as stated in `rows.drafting`)": h["tpot_unlabelled"],
+                "drafting not stated (trust B, taken as `sweep.calibration.rows` says)": h["tpot_unlabelled"],
             },
         ),
     ]
