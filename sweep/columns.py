@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from sweep.economics import ABOUT
 from sweep.point import RECORDS
@@ -70,6 +71,8 @@ COLUMNS: tuple[Column, ...] = (
     _c("params_total", "1", "parameters, tied embeddings once, multi-token-prediction modules not", "row"),
     _c("params_active", "1", "parameters that a token multiplies, input embedding not", "row"),
     _c("kv_bytes_per_tok", "B/tok", "cache of one token over the whole model, the part that grows", "row"),
+    _c("band_low", "1", "tpot_s times this: 1 in 10 measured ones is below (see `tpot_low_s` of a scan)", "host"),
+    _c("band_high", "1", "tpot_s times this: 1 in 10 measured ones is above", "host"),
     _c("feasible", "bool", "nothing stands against the point", "host", "bool"),
     _c(
         "reasons",
@@ -87,6 +90,30 @@ COLUMNS: tuple[Column, ...] = (
         "int32",
     ),
 )
+# what a scan adds: low and high end of the 80 % band of a column, from `band_low` and `band_high`
+_BANDED = (
+    ("tpot_s", "tpot_{}_s", "s"),
+    ("tok_s_user", "tok_s_user_{}", "tok/s/user"),
+    ("tok_s_gpu", "tok_s_gpu_{}", "tok/s/GPU"),
+)
+BANDS = {of: (stem.format("low"), stem.format("high")) for of, stem, _ in _BANDED}
+DERIVED: tuple[Column, ...] = tuple(
+    _c(stem.format(end), unit, f"{end} end of the 80 % band of {of}", "derived")
+    for of, stem, unit in _BANDED
+    for end in ("low", "high")
+)
+
+
+def band_of(value: Any, low: Any, high: Any, *, rate: bool) -> tuple[Any, Any]:
+    """Both ends of the 80 % band of a time, or of a rate that goes with its inverse.
+
+    Args:
+        value: the best value, a number or a column.
+        low, high: factors on the time per output token.
+    """
+    return (value / high, value / low) if rate else (value * low, value * high)
+
+
 # of replicas that prefill and decode
 AGGREGATED_COLUMNS: tuple[Column, ...] = (
     _c("prefill_s", "s", "part of tpot_s in which the replica prefills the prompts of other requests", "point"),
@@ -118,7 +145,7 @@ MATCH_COLUMNS: tuple[Column, ...] = (
 )
 # computed when a table is read
 DERIVED_COLUMNS = tuple(_c(d.name, d.unit, d.doc, "derived", "float64") for d in ABOUT.values())
-BY_NAME = {c.name: c for c in (*DERIVED_COLUMNS, *ALL_COLUMNS, *MATCH_COLUMNS)}
+BY_NAME = {c.name: c for c in (*DERIVED_COLUMNS, *DERIVED, *ALL_COLUMNS, *MATCH_COLUMNS)}
 # what is not there when a configuration itself is impossible
 NUMBERS = tuple(c.name for c in ALL_COLUMNS if c.level in ("point", "context"))
 

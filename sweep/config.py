@@ -178,9 +178,11 @@ def root_schema() -> type:
         ("overlay", Any, field(default_factory=dict)),
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
         ("data", Optional[str], field(default=None)),  # noqa: UP045
+        ("fit", Optional[str], field(default=None)),  # noqa: UP045
         ("out", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
+        ("claim", Any, field(default=None)),
     ]
     return make_dataclass("SweepConfig", fields)
 
@@ -198,6 +200,11 @@ class Record:
     def status(self) -> str:
         """How well the record is known: confirmed, announced, estimated, hypothetical ..."""
         return str(self.about.get("status") or "unknown")
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """What a machine's constants are looked up by: its chip generation and its maker."""
+        return {k: None if self.about.get(k) is None else str(self.about[k]) for k in ("generation", "vendor")}
 
 
 class Library:
@@ -354,7 +361,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
 
 
 # how a pipeline runs, not what it computes
-OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out")
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out", "fit", "claim")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from sweep import accuracy
-from sweep.columns import AGGREGATED_COLUMNS, COLUMNS
+from sweep.columns import AGGREGATED_COLUMNS, BANDS, COLUMNS, DERIVED, band_of
 from sweep.config import Study, as_record
 from sweep.cost.arith import ceil_div, namespace
 from sweep.cost.attention import decode_attention, prefill_attention
@@ -47,7 +47,7 @@ from sweep.evaluate import accuracy_table, excess_of
 from sweep.largest import largest_batch
 from sweep.machine import Link, Machine, OpRate, attention_unit, flops_of, math_unit
 from sweep.point import FORMAT_MATH, Context, Kinds, Layout, Model, Num, Precision
-from sweep.space import REASON_BIT, Space, build, kinds, row_reasons
+from sweep.space import REASON_BIT, Space, bands, build, kinds, row_reasons
 from sweep.tiers import CLASSES
 
 OP_KEYS = (
@@ -247,6 +247,13 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         reasons.add("capacity")
     if columns["ttft_s"] is not None and not cost.in_time:
         reasons.add("ttft_cut")
+    low, high = bands(space, np.array([0]))
+    columns["band_low"], columns["band_high"] = _number(low[0]), _number(high[0])
+    for best, names in BANDS.items():
+        ends: Any = (None, None)
+        if None not in (columns[best], columns["band_low"]):
+            ends = band_of(columns[best], columns["band_low"], columns["band_high"], rate=best != "tpot_s")
+        columns |= dict(zip(names, ends, strict=True))
     if columns["tpot_s"] is not None and not cost.in_pace:
         reasons.add("tpot_cut")
     columns["feasible"] = not reasons
@@ -255,7 +262,7 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
     columns["extrapolation"] = int(row.extrapolation) + beyond
     left = int(ranges(space, study).bits[0, 0]) | beyond << len(accuracy.EXTRAPOLATION_RANGES)
     return Explanation(
-        columns={c.name: columns[c.name] for c in shown},
+        columns={c.name: columns[c.name] for c in (*shown, *DERIVED)},
         ops=[*decode_rows(point), *prefill_rows(point)],
         step=_step(point),
         memory={
@@ -269,7 +276,7 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
             "max_batch": columns["max_batch"],
             **_tiers(space, point),
         },
-        inputs=_inputs(study, point),
+        inputs={**_inputs(study, point), "constants": _constants(study, space)},
         accuracy_label=accuracy.label(study.accuracy),
         ranges_left=list(range_names(left)),
         peaks=_peaks(study),
@@ -406,6 +413,14 @@ def _inputs(study: Study, point: _Point) -> dict[str, Any]:
         "workload": {k: _whole(point.batch) if k == "batch" else _plain(v) for k, v in base["workload"].values.items()},
         "inputs": {g: {k: _plain(v) for k, v in base[g].values.items()} for g in ("model", "hardware", "precision")},
     }
+
+
+def _constants(study: Study, space: Space) -> dict[str, Any]:
+    """Whose constants the machine takes: of its own generation, of a relative, or those common to all chips."""
+    band = space.machines[0].band
+    own = study.base["hardware"].lineage["generation"]
+    known = bool(study.efficiency.get("generations"))
+    return {"generation": own, "from": band.relative, "inherited": known and band.inherited}
 
 
 def _plain(value: Any) -> Any:
@@ -566,7 +581,7 @@ def op_row(op: Op, machine: Machine, *, passes: Num = 1.0) -> dict[str, Any]:
         "math_s": _number(op.math_s * passes),
         "memory_s": _number((op.weight_s + op.kv_s + op.activation_s) * passes),
         "comm_s": _number(op.comm_s * passes),
-        "floor_s": _number(op.floor_s * passes),
+        "floor_s": _number(parts.latency_s * passes),
         "time_s": time_s,
         "bound": None if time_s is None else BOUNDS[int(np.argmax([float(x) for x in six]))],
         "crossover_m": _crossover(op, machine),
@@ -725,8 +740,10 @@ def _scaled(
                 value,
                 flops_per_s=value.flops_per_s * flops,
                 read_bytes_per_s=value.read_bytes_per_s * memory,
+                input_bytes_per_s=value.input_bytes_per_s * memory,
                 write_bytes_per_s=value.write_bytes_per_s * memory,
                 t0_s=value.t0_s * latency,
+                chain_s=value.chain_s * latency,
             )
         elif isinstance(value, Link):
             by_field = {g.name: link if g.name.endswith("bytes_per_s") else latency for g in dataclasses.fields(Link)}

@@ -340,10 +340,10 @@ def switched(machine: Machine, perfect: Machine, off: Mapping[str, Any]) -> Mach
             changed[f.name] = OpRate(
                 flops_per_s=mix("math", value.flops_per_s, best.flops_per_s),
                 read_bytes_per_s=mix("bandwidth", value.read_bytes_per_s, best.read_bytes_per_s),
+                input_bytes_per_s=mix("bandwidth", value.input_bytes_per_s, best.input_bytes_per_s),
                 write_bytes_per_s=mix("bandwidth", value.write_bytes_per_s, best.write_bytes_per_s),
                 t0_s=mix("floors", value.t0_s, 0.0),
-                ramp_k=mix("tiles", value.ramp_k, 0.0),
-                ramp_n=mix("tiles", value.ramp_n, 0.0),
+                chain_s=mix("floors", value.chain_s, 0.0),
                 overlap=mix("math", value.overlap, 1.0),
                 held_slowdown=None if slow is None else mix("slow_tiers", slow, 1.0),
                 act_slowdown=None if act is None else mix("slow_tiers", act, 1.0),

@@ -236,11 +236,11 @@ _EXACT: tuple[tuple[str, str, str, str, Change], ...] = (
         "memory bandwidth",
         "machine",
         "B/s",
-        _rates(("read_bytes_per_s", "write_bytes_per_s"), ("peak_bytes_per_s",)),
+        _rates(("read_bytes_per_s", "input_bytes_per_s", "write_bytes_per_s"), ("peak_bytes_per_s",)),
     ),
     ("hardware.link_bytes_per_s", "link bandwidth", "machine", "B/s", _links(_LINK_BANDWIDTH)),
     ("hardware.scaleout_bytes_per_s", "scale-out bandwidth", "machine", "B/s", _links(_SCALEOUT)),
-    ("efficiency.kernel_floor", "kernel floors", "machine", "s", _rates(("t0_s",))),
+    ("efficiency.kernel_floor", "kernel floors", "machine", "s", _rates(("t0_s", "chain_s"))),
     ("efficiency.link_latency", "link latency", "machine", "s", _links(_LINK_LATENCY)),
     (
         "efficiency.host",

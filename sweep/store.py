@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sweep.columns import ALL_COLUMNS, BY_NAME, SCHEMA_VERSION, axis_metadata
+from sweep.columns import ALL_COLUMNS, BANDS, BY_NAME, SCHEMA_VERSION, axis_metadata, band_of
 from sweep.cost.result import BOUNDS, REASONS
 from sweep.economics import with_derived
 from sweep.errors import BadInput, closest
@@ -147,9 +147,12 @@ class Writer:
                 index = pa.array(np.where(missing, 0, value).astype(np.int8), mask=missing)
                 arrays.append(pa.DictionaryArray.from_arrays(index, bounds))
             elif column.dtype == "float32":
-                arrays.append(pa.array(value.astype(np.float32), from_pandas=True))
+                number = value.astype(np.float32, copy=False)
+                arrays.append(
+                    pa.array(number, from_pandas=bool(np.isnan(number).any()))
+                )  # null only where there is none
             else:
-                arrays.append(pa.array(value.astype(column.dtype)))
+                arrays.append(pa.array(value.astype(column.dtype, copy=False)))
             names.append(column.name)
         fields = []
         for name, array in zip(names, arrays, strict=True):
@@ -184,6 +187,7 @@ class Writer:
                     compression=self.compression,
                     compression_level=1 if self.compression == "zstd" else None,
                     use_dictionary=labels,
+                    write_statistics=[name for name in table.column_names if name not in floats],
                     column_encoding=encoding,
                     row_group_size=1 << 20,
                 )
@@ -330,7 +334,8 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
             if missing:
                 frame = with_axes(frame, axes_from_json(axes))
         labels = [n for n, t in frame.collect_schema().items() if t == pl.Categorical or isinstance(t, pl.Enum)]
-        frames.append(with_derived(frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame))
+        frame = frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame
+        frames.append(with_bands(with_derived(frame)))
     return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
 
 
@@ -356,6 +361,19 @@ def with_axes(frame: pl.LazyFrame, axes: Sequence[Axis]) -> pl.LazyFrame:
             expressions.append(pl.lit(column).gather(digit).alias(key))
         stride *= axis.size
     return frame.with_columns(list(reversed(expressions)))
+
+
+def with_bands(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Columns of the 80 % band beside their best values: a time times a factor, a rate over it."""
+    have = set(frame.collect_schema().names())
+    if not {"band_low", "band_high"} <= have:
+        return frame
+    low, high = pl.col("band_low"), pl.col("band_high")
+    found: dict[str, pl.Expr] = {}
+    for best, names in BANDS.items():
+        if best in have:
+            found |= dict(zip(names, band_of(pl.col(best), low, high, rate=best != "tpot_s"), strict=True))
+    return frame.with_columns(e.alias(n) for n, e in found.items() if n not in have)
 
 
 def manifest(path: Path) -> dict[str, Any]:

@@ -80,7 +80,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 CLASSES = ("weights", "experts", "kv", "activations", "prefix")
 
 # The roofline itself, in the form of a preset file. Kernel constants may hold a dictionary per math unit on top.
-_PLAIN = {"math": 1.0, "read": 1.0, "write": 1.0, "t0_s": 0.0, "overlap": 1.0, "ramp_k": 0.0, "ramp_n": 0.0}
+_PLAIN = {"math": 1.0, "read": 1.0, "write": 1.0, "t0_s": 0.0, "input": 1.0, "overlap": 1.0, "chain_s": 0.0}
 _WIRE = {"share": 1.0, "t0_s": 0.0, "t0_rank_s": 0.0, "scaleout_share": 1.0, "scaleout_t0_s": 0.0}
 IDEAL: dict[str, Any] = {
     "math": 1.0,
@@ -89,7 +89,7 @@ IDEAL: dict[str, Any] = {
     "floor_link": 1.0,
     "tiles": [],
     "kernels": {kind: _PLAIN for kind in ("gemm", "experts", "attention", "mla", "prefill", "state")},
-    "links": {kind: _WIRE for kind in ("reduce", "exchange", "experts", "hop")},
+    "links": {kind: _WIRE for kind in ("reduce", "gather", "exchange", "experts", "hop")},
     "layer_s": 0.0,
     "host_s": 0.0,
     "request_s": 0.0,
@@ -97,7 +97,14 @@ IDEAL: dict[str, Any] = {
     "reserve_fraction": 0.0,
     "imbalance": 0.0,
 }
-LINK_OF = {"all_to_all": "exchange", "dispatch": "experts", "combine": "experts", "pipeline_hop": "hop"}
+LINK_OF = {
+    "all_gather": "gather",
+    "reduce_scatter": "gather",
+    "all_to_all": "exchange",
+    "dispatch": "experts",
+    "combine": "experts",
+    "pipeline_hop": "hop",
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -432,14 +439,25 @@ class Point:
         """fp8 or bf16, as `attention_peak`."""
         return "fp8" if FORMATS[self.prec.kv][2] <= 8 and self.hw.fp8_flops is not None else "bf16"
 
-    def constants(self, kind: str, unit: str) -> dict[str, float]:
-        """What a kind of kernel reaches on a unit: shares of the peaks, and its floor in seconds."""
+    def constants(self, kind: str, unit: str, weights: str | None) -> dict[str, float]:
+        """What a kind of kernel reaches on a unit: shares of the peaks, and its floor in seconds.
+
+        A weight format may have constants on top: its own where the unit multiplies it, else those of weight-only GEMMs.
+        """
         own = self.eff["kernels"][kind]
         flat = {k: v for k, v in own.items() if not isinstance(v, dict)} | own.get(unit, {})
-        flat["math"] *= self.eff["math"]
-        flat["read"] *= self.eff["memory"]
-        flat["write"] *= self.eff["memory"]
-        flat["t0_s"] *= self.eff["floor"]
+        if weights is not None:
+            flat |= (
+                own.get(weights, {})
+                if FORMATS[weights][3] == unit
+                else own.get("weight_only", {}) | own.get(f"{weights}_{unit}", {})
+            )
+        raw = self.eff.get("factors", {}).get(kind, {})
+        own_factors = {k: v for k, v in raw.items() if not isinstance(v, dict)} | raw.get(unit, {})
+        flat["math"] *= self.eff["math"] * own_factors.get("math", 1.0)
+        for moved in ("read", "write", "input"):
+            flat[moved] *= self.eff["memory"] * own_factors.get("memory", 1.0)
+        flat["t0_s"] *= self.eff["floor"] * own_factors.get("floor", 1.0)
         return dict(flat)
 
     def attention_peak(self) -> float:
@@ -469,7 +487,14 @@ class Point:
 
     def wire(self, op: str) -> dict[str, float]:
         """Constants of the link that a collective uses."""
-        return dict(self.eff["links"][LINK_OF.get(op, "reduce")])
+        kind = LINK_OF.get(op, "reduce")
+        own = self.eff.get("factors", {}).get(f"{kind}_link", {})
+        constants = dict(self.eff["links"][kind])
+        constants["share"] *= own.get("share", 1.0)
+        for name in ("t0_s", "t0_rank_s", "one_shot_s", "one_shot_rank_s"):
+            if name in constants:
+                constants[name] *= own.get("floor", 1.0)
+        return constants
 
     def link_bw(self, op: str) -> float:
         """The scale-up link; without one, the link to the host."""
@@ -499,17 +524,20 @@ class Point:
         cache_write: float = 0.0,
         kind: str = "gemm",
         unit: str = "bf16",
+        weights: str | None = None,
+        chain: float = 0.0,
+        keys: float = 0.0,
         tiled_flops: float = 0.0,
         crossover: float | None = None,
     ) -> dict[str, Any]:
         """Time of one kernel, and its share-out (sections 2 and 8)."""
-        eff = self.constants(kind, unit)
+        eff = self.constants(kind, unit, weights)
         t_math = larger(flops, tiled_flops) * per_flop / eff["math"] if flops else 0.0
         read = weight + kv + act_read
         held = self.rates[{"gemm": "weights", "experts": "experts"}.get(kind, "kv")]
         plain = self.rates["activations"]
         t_held = (weight + kv) / (held * eff["read"])
-        t_act = act_read / (plain * eff["read"]) + write / (plain * eff["write"]) + cache_write / (held * eff["write"])
+        t_act = act_read / (plain * eff["input"]) + write / (plain * eff["write"]) + cache_write / (held * eff["write"])
         t_mem = t_held + t_act
         write = write + cache_write
         shown_math, shown_mem = (1.0, 1.0 - eff["overlap"]) if t_math >= t_mem else (1.0 - eff["overlap"], 1.0)
@@ -519,8 +547,11 @@ class Point:
             "kv_read": kv / (held * eff["read"]) * shown_mem,
             "activation": t_act * shown_mem,
             "comm": 0.0,
-            "latency": eff["t0_s"],
+            "latency": eff["t0_s"] + keys * eff["chain_s"],
         }
+        # one processor takes `chain` steps in order; it hides behind the roofline, or the roofline behind it
+        steps, roof = chain * eff["chain_s"], sum(parts.values()) - parts["latency"]
+        parts["latency"] += max(steps, roof) + (1.0 - eff["overlap"]) * min(steps, roof) - roof
         time = sum(parts.values())
         return {
             "op": op,
@@ -538,7 +569,7 @@ class Point:
             "math_s": t_math,
             "memory_s": t_mem,
             "comm_s": 0.0,
-            "floor_s": eff["t0_s"],
+            "floor_s": parts["latency"],
             "time_s": time,
             "crossover_m": crossover,
             "parts": parts,
@@ -567,8 +598,10 @@ class Point:
             (m, n, k),
             flops=2.0 * m * n * k * times,
             per_flop=per_flop,
-            tiled_flops=self.tiled(m, n, k, times),
+            tiled_flops=self.tiled(m, n, k, times) if kind == "gemm" else 0.0,
             unit=self.gemm_unit(which),
+            weights={"attn": self.w_attn, "ffn": self.w_ffn, "head": None}[which],
+            chain=0.0 if op == "kv_up" else k,  # CHOICE: all keys of a prompt at once are never bound by one tile
             weight=n * k * w * times,
             act_read=m * k * self.act_b * times,
             write=m * n * self.out_b * times,
@@ -741,6 +774,7 @@ class Point:
             write=tokens * heads * v_width * self.out_b,
             cache_write=requests * new * per_token / self.kvp,
             kind="prefill" if prefill else ("mla" if self.mla and kind == "full" else "attention"),
+            keys=keys / self.kvp,
             unit=self.attention_unit(),
         )
         out.append(attention)
@@ -792,6 +826,7 @@ class Point:
                 kv=requests * (cached / self.kvp) * self.index_bytes(),
                 cache_write=requests * new * self.index_bytes() / self.kvp,
                 kind="attention" if prefix is None else "prefill",
+                keys=keys / self.kvp,
                 unit=self.attention_unit(),
             ),
         ]

@@ -101,7 +101,8 @@ def scalar_point(space: Space, row: int, i_batch: int, i_context: int, efficienc
         "routing_skew": float(space.skew[i_layout]),
     }
     figures = {k: hardware[k] for k in HARDWARE}
-    constants = preset(efficiency, space.hardware[i_machine // per_hardware].about.get("generation"))
+    about = space.hardware[i_machine // per_hardware].about
+    constants = preset(efficiency, about.get("generation"), about.get("vendor"))
     plan = space.machines[i_machine].plan
     policy = plan and placement(plan.placement.id)
     phi = float(c.mixed[i_context])
@@ -118,12 +119,18 @@ def placement(name: str) -> dict[str, Any]:
 
 
 @functools.cache
-def preset(name: str, generation: Any) -> dict[str, Any] | None:
-    """The constants of a preset for a chip generation, read from its file; `ideal` is the scalar model's own."""
+def preset(name: str, generation: Any, vendor: Any) -> dict[str, Any] | None:
+    """The constants of a preset for a chip, read from its file; `ideal` is the scalar model's own.
+
+    A generation that is not in the file takes the newest one of its vendor, the later in the file of one year.
+    """
     if name == "ideal":
         return None
     loaded = OmegaConf.load(conf_dir() / "efficiency" / f"{name}.yaml")
-    own = loaded.generations.get(str(generation)) or {}
+    kin = [
+        (own.get("year"), i, own) for i, own in enumerate(loaded.generations.values()) if own.get("vendor") == vendor
+    ]
+    own = loaded.generations.get(str(generation)) or (max(kin, key=lambda k: k[:2])[2] if kin else {})
     merged = OmegaConf.to_container(OmegaConf.merge(loaded, own))
     assert isinstance(merged, dict)
     return {str(k): v for k, v in merged.items()}

@@ -20,14 +20,14 @@ import numpy as np
 from sweep.calibration.rows import Catalogue, Cut, Measured
 from sweep.complete import complete_context, complete_layout, complete_model
 from sweep.config import as_record
-from sweep.cost.arith import maximum, namespace, where
+from sweep.cost.arith import maximum, namespace
 from sweep.cost.memory import max_batch, request_bytes, weights_bytes
 from sweep.cost.ops import Parts
 from sweep.cost.prefill import ttft_s
 from sweep.cost.result import load_cost
-from sweep.cost.serving import prefill_rate, steady_state
+from sweep.cost.serving import prefill_rate, queue_s, steady_state
 from sweep.cost.step import Load, LoadStep, Row, token_time
-from sweep.machine import Machine, OpRate, resolve
+from sweep.machine import Link, Machine, OpRate, resolve
 from sweep.point import Context, Kinds, Layout, Num
 
 # What occurs in measured rows. One set for all tables: one compilation.
@@ -58,13 +58,11 @@ class Knobs:
     phi: Num = 1.0
     prefill: Num = 1.0  # GPU time of a prefill
     pool: Num = 1.0  # prompts per second of a prefill pool over one prompt at a time
-    time: Num = 1.0  # all kernels and links
     imbalance: Num = 1.0
-    index_s: Num = 0.0  # per layer with an indexer
-    group: Num = 0.0  # slowest over mean attention group, less 1
     acceptance: Num = 0.0  # added to the log odds
     first_s: Num = 0.0  # frontend, before the first token
     first: Num = 1.0  # prefill in the first token
+    bunching: Num = 0.0  # prompts that stand before it, see `queue_s`
 
 
 @jax.tree_util.register_dataclass
@@ -99,23 +97,26 @@ class Presets:
     """Constants that end-to-end serving needs beside the machine's, from the `serving` section of a preset."""
 
     phi: float
-    pool: float
+    pool: dict[str, float]
+    bunching: dict[str, float]
     acceptance: dict[str, float]
     first_s: dict[str, float]
     first: dict[str, float]
+    handoff: float
     band: dict[str, tuple[float, float]]  # 80 % of measured over predicted TPOT lie between
 
 
 DEFAULTS: dict[str, Any] = {
     "phi": 1.05,
-    "pool": 1.5,
+    "pool": {"tensor": 0.8, "grouped": 0.4},
+    "bunching": {"aggregated": 2.0, "disaggregated": 5.0},
     "acceptance": {"mtp": 0.62, "eagle3": 0.61},
-    "first": {},
-    "first_s": {},
+    "first": {"default": 1.2},
+    "first_s": {"default": 0.05},  # tokenization, HTTP, scheduling
+    "handoff": 3.0,  # the same where another pool decodes, over where the same GPUs do
     "band": {
         "undrafted": (0.75, 1.25),
         "drafted": (0.65, 1.4),
-        "unlabelled": (0.5, 1.3),
         "inherited": (0.6, 1.6),
     },
 }
@@ -126,10 +127,12 @@ def presets(efficiency: Mapping[str, Any]) -> Presets:
     said = {**DEFAULTS, **(efficiency.get("serving") or {})}
     return Presets(
         phi=float(said["phi"]),
-        pool=float(said["pool"]),
+        pool={**DEFAULTS["pool"], **said["pool"]},
+        bunching={**DEFAULTS["bunching"], **said["bunching"]},
         acceptance={**DEFAULTS["acceptance"], **said["acceptance"]},
         first_s=dict(said["first_s"]),
         first=dict(said["first"]),
+        handoff=float(said["handoff"]),
         band={k: (float(v[0]), float(v[1])) for k, v in {**DEFAULTS["band"], **said["band"]}.items()},
     )
 
@@ -152,7 +155,10 @@ def machine_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: 
         key = (p.hardware, p.precision)
         if key not in known:
             record = catalogue.record("hardware", p.hardware)
-            found = resolve(as_record(record), p.precision, efficiency, generation=str(record.about.get("generation")))
+            kin = record.lineage
+            found = resolve(
+                as_record(record), p.precision, efficiency, generation=kin["generation"], vendor=kin["vendor"]
+            )
             known[key] = len(machines)
             machines.append(found.machine)
         index[i] = known[key]
@@ -192,14 +198,26 @@ def make_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: Map
     )
 
 
+def pool_kind(point: Measured) -> str:
+    """How a prefill pool attends: tensor parallel, or in groups of requests (DP attention)."""
+    return "grouped" if point.prefill.dpa > 1 else "tensor"
+
+
+def pool_name(point: Measured) -> str:
+    """The pool of a framework: `sglang_grouped`."""
+    return f"{point.framework}_{pool_kind(point)}"
+
+
 def make_knobs(points: Sequence[Measured], efficiency: Mapping[str, Any]) -> Knobs:
     """The preset's own serving constants as knobs; everything else stays at 1 or 0."""
     s = presets(efficiency)
     n = len(points)
     values: dict[str, Any] = {f.name: np.full(n, float(f.default)) for f in dataclasses.fields(Knobs)}  # type: ignore[arg-type]
     values["phi"] = np.full(n, s.phi)
-    values["pool"] = np.full(n, s.pool)
-    values["first_s"] = np.array([s.first_s.get(p.framework, s.first_s.get("default", 0.0)) for p in points])
+    values["pool"] = np.array([s.pool.get(pool_name(p), s.pool[pool_kind(p)]) for p in points])
+    values["bunching"] = np.array([s.bunching["disaggregated" if p.disaggregated else "aggregated"] for p in points])
+    frontend = np.array([s.first_s.get(p.framework, s.first_s.get("default", 0.0)) for p in points])
+    values["first_s"] = frontend * np.array([s.handoff if p.disaggregated else 1.0 for p in points])
     values["first"] = np.array([s.first.get(p.framework, s.first.get("default", 1.0)) for p in points])
     return Knobs(**values)
 
@@ -212,43 +230,27 @@ def _rate(rate: OpRate, *, math: Num, memory: Num, floor: Num) -> OpRate:
     return dataclasses.replace(rate, flops_per_s=rate.flops_per_s / math, t0_s=rate.t0_s * floor, **bandwidths)
 
 
+# knobs that act on one kind of kernel or link alone, by the machine's field
+KERNEL_KNOBS = {"experts": "experts", "attention": "attention", "mla": "attention"}
+START_KNOBS = {"experts_link": "exchange"}
+
+
 def turned(row: Row, k: Knobs) -> Row:
     """A configuration with the knobs turned: the same fields that the preset sets, multiplied."""
     m = row.machine
-    math, memory, floor = k.math * k.time, k.memory * k.time, k.floor * k.time
-
-    def kernel(rate: OpRate, extra: Num = 1.0) -> OpRate:
-        return _rate(rate, math=math * extra, memory=memory * extra, floor=floor * extra)
-
-    def link(x: Any, start: Num) -> Any:
-        share = k.link * k.time
-        start = start * k.floor_link * k.time
-        return dataclasses.replace(
-            x,
-            bytes_per_s=x.bytes_per_s / share,
-            scaleout_bytes_per_s=x.scaleout_bytes_per_s / share,
-            t0_s=x.t0_s * start,
-            t0_rank_s=x.t0_rank_s * start,
-            one_shot_s=x.one_shot_s * start,
-            one_shot_rank_s=x.one_shot_rank_s * start,
-        )
-
-    indexers = row.model.n_index_layers / row.model.n_layers
+    changed: dict[str, Any] = {}
+    for f in dataclasses.fields(Machine):
+        value = getattr(m, f.name)
+        if isinstance(value, OpRate):
+            extra = getattr(k, KERNEL_KNOBS[f.name]) if f.name in KERNEL_KNOBS else 1.0
+            changed[f.name] = _rate(value, math=k.math * extra, memory=k.memory * extra, floor=k.floor * extra)
+        elif isinstance(value, Link):
+            start = k.floor_link * (getattr(k, START_KNOBS[f.name]) if f.name in START_KNOBS else 1.0)
+            changed[f.name] = _link(value, share=k.link, start=start)
     machine = dataclasses.replace(
         m,
-        gemm_attn=kernel(m.gemm_attn),
-        gemm_ffn=kernel(m.gemm_ffn),
-        gemm_head=kernel(m.gemm_head),
-        experts=kernel(m.experts, k.experts),
-        attention=kernel(m.attention, k.attention),
-        mla=kernel(m.mla, k.attention),
-        prefill=kernel(m.prefill),
-        state=kernel(m.state),
-        reduce=link(m.reduce, 1.0),
-        exchange=link(m.exchange, 1.0),
-        experts_link=link(m.experts_link, k.exchange),
-        hop=link(m.hop, 1.0),
-        layer_s=m.layer_s * k.layer + k.index_s * indexers,
+        **changed,
+        layer_s=m.layer_s * k.layer,
         host_s=m.host_s * k.host,
         request_s=m.request_s * k.request,
         imbalance=m.imbalance * k.imbalance,
@@ -257,6 +259,17 @@ def turned(row: Row, k: Knobs) -> Row:
     return dataclasses.replace(
         row, machine=machine, model=dataclasses.replace(row.model, acceptance=odds / (1.0 + odds))
     )
+
+
+def _link(link: Link, *, share: Num, start: Num) -> Link:
+    """A link's bandwidths over `share`, its start-up inside the domain times `start`."""
+    bandwidths = {f.name: getattr(link, f.name) / share for f in dataclasses.fields(link) if "bytes_per_s" in f.name}
+    starts = {
+        f.name: getattr(link, f.name) * start
+        for f in dataclasses.fields(link)
+        if "bytes_per_s" not in f.name and f.name != "scaleout_t0_s"
+    }
+    return dataclasses.replace(link, **bandwidths, **starts)
 
 
 def _sums(step: LoadStep) -> LoadStep:
@@ -271,10 +284,7 @@ def _load_one(row: Row, knobs: Knobs | None, batch: Num) -> dict[str, LoadStep]:
 
 def _decode_one(row: Row, knobs: Knobs | None, load: dict[str, LoadStep], batch: Num, context: Context) -> Num:
     turned_row = row if knobs is None else turned(row, knobs)
-    token = token_time(turned_row, Load(**load), maximum(batch, 1.0), context.decode, KINDS)
-    if knobs is None:
-        return token.parts.total_s
-    return token.parts.total_s * where(row.layout.dpa > 1.0, 1.0 + knobs.group, 1.0)
+    return token_time(turned_row, Load(**load), maximum(batch, 1.0), context.decode, KINDS).parts.total_s
 
 
 def _prefill_one(row: Row, knobs: Knobs, layout: Layout, context: Context) -> Num:
@@ -333,23 +343,25 @@ def predict(table: Table, knobs: Knobs, *, batch: np.ndarray | None = None) -> P
     room = np.maximum(_stage("room", row, context), row.layout.dpa)
     prefill_s = _stage("prefill", row, knobs, table.prefill, context)
     split = table.prefill_workers > 0
-    first_s = prefill_s * knobs.first + knobs.first_s
+    servers = np.where(split, table.prefill_workers * table.prefill.dpa, row.layout.dpa)
     with namespace(np), np.errstate(divide="ignore", invalid="ignore"):
+        users, servers = table.concurrency / table.decode_workers, servers / table.decode_workers
         # prefill stands between decode steps where the same GPUs do both; else the prefill pool limits the rate
         s = steady_state(
             lambda b: _stage("decode", row, knobs, b, context),
             np.where(split, 0.0, prefill_s),
-            first_s=first_s,
+            first_s=prefill_s * knobs.first + knobs.first_s,
             osl=context.generated,
-            concurrency=table.concurrency / table.decode_workers,
+            concurrency=users,
             max_batch=room,
             groups=row.layout.dpa,
             phi=knobs.phi,
             most_per_s=np.where(
                 split,
-                prefill_rate(prefill_s, table.prefill_workers * table.prefill.dpa, knobs.pool) / table.decode_workers,
+                prefill_rate(prefill_s, servers, knobs.pool),
                 np.inf,
             ),
+            queue_at=lambda x: queue_s(prefill_s, rate=x, users=users, servers=servers, bunching=knobs.bunching),
             batch=batch,
         )
     return Predicted(

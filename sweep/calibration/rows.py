@@ -88,6 +88,9 @@ UNIFORM_MEAN = 0.9
 MTP_DEPTH = {"trtllm": 3.0}  # tokens drafted per step where a row says MTP and no depth; depths are not published
 MTP_DEPTH_ELSEWHERE = 2.0
 EAGLE_DEPTH = 3.0
+# Rows that do not say whether tokens are drafted: TensorRT-LLM rows of these families are taken as drafted (most of
+# them lie nearer to that, with constants fitted on labelled rows alone), all others as not.
+MTP_UNSAID = ("deepseek", "glm", "kimi")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,15 +259,21 @@ def lengths(row: Row) -> tuple[float, float]:
     return isl, osl
 
 
-def drafting(row: Row, framework: str) -> tuple[float, str, bool]:
-    """Drafted tokens per step, how they are drafted, and whether the row says so."""
+def drafting(row: Row, framework: str, model: str) -> tuple[float, str, bool]:
+    """Drafted tokens per step, how they are drafted, and whether the row says so.
+
+    Depths that a row does not name: MTP 3 on TensorRT-LLM, 2 elsewhere; EAGLE3 3. Acceptance stands in the preset.
+    """
     label = text(row, "mtp_speculative").lower()
     if label in ("", "null", "nan", "n", "no", "false", "off", "0"):
         return 0.0, "none", True
     if label.startswith("none"):
         return 0.0, "none", True
     if label.startswith("unknown"):
-        return 0.0, "none", "likely none" in label
+        if "likely none" in label:
+            return 0.0, "none", True
+        drafts = framework == "trtllm" and model.startswith(MTP_UNSAID)
+        return (MTP_DEPTH["trtllm"], "mtp", False) if drafts else (0.0, "none", False)
     depth = re.search(r"(?:k\s*=\s*|mtp\s*-?\s*|x)(\d+)", label) or re.search(r"(\d+)\s*token", label)
     if "eagle" in label:
         return float(depth[1]) if depth and depth[0].startswith("k") else EAGLE_DEPTH, "eagle3", True
@@ -500,7 +509,7 @@ def to_point(row: Row, catalogue: Catalogue) -> Measured:
     isl, osl = lengths(row)
     for cut in (prefill, decode):
         check_cut(cut, model)
-    drafted, kind, labelled = drafting(row, framework)
+    drafted, kind, labelled = drafting(row, framework, model_id)
     return Measured(
         row_id=text(row, "row_id"),
         model=model_id,

@@ -179,7 +179,7 @@ class Results:
             {
                 "row_id": ids,
                 "answered": ["true" if a else "false" for a in self.answered],
-                "reason": self.reasons,
+                "reason": [r or None for r in self.reasons],
                 "tpot_s": values(self.tpot_s),
                 "tpot_low_s": values(self.tpot_low_s),
                 "tpot_high_s": values(self.tpot_high_s),
@@ -187,7 +187,7 @@ class Results:
                 "tok_s_gpu": values(self.tok_s_gpu),
                 "floor_tpot_s": values(self.floor_s),
             },
-            schema_overrides=dict.fromkeys(NUMBERS, pl.Float64),
+            schema_overrides={"reason": pl.String, **dict.fromkeys(NUMBERS, pl.Float64)},
         )
 
 

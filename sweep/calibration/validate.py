@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 import polars as pl
 
 from sweep.calibration.predict import floor_tpot, make_knobs, make_table, predict, presets
-from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_point
+from sweep.calibration.rows import MTP_DEPTH, Catalogue, Measured, Row, Unanswered, to_point
 from sweep.calibration.score import Results
 from sweep.config import Library
 from sweep.errors import BadInput, closest
+from sweep.machine import Band, band_of
 
 NEEDED = ("model", "hardware", "isl", "osl", "concurrency_or_batch")
 
@@ -68,7 +70,9 @@ def predict_rows(rows: Sequence[Row], library: Library, efficiency: Mapping[str,
                        tpot_high_s=nothing, ttft_s=nothing, tok_s_gpu=nothing, floor_s=nothing, batch=nothing,
                        max_batch=nothing)  # fmt: skip
     out = predict(table, make_knobs(some, efficiency))
-    floor = floor_tpot(make_table(some, catalogue, library.raw("efficiency", "ideal")), out.batch)
+    # a floor must hold whatever a row did: one that does not say whether it drafts may have
+    most = [p if p.labelled else dataclasses.replace(p, drafted=max(p.drafted, *MTP_DEPTH.values())) for p in some]
+    floor = floor_tpot(make_table(most, catalogue, library.raw("efficiency", "ideal")), out.batch)
     low, high = band(some, catalogue, efficiency)
     # a figure that a machine lacks makes a point NaN: not answered
     good = np.isfinite(out.tpot_s)
@@ -97,15 +101,16 @@ def band(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Factors on a predicted time per token that hold 80 of 100 measured ones, low and high.
 
-    From held-out residuals of the calibration: per way of drafting, wider where the chip's generation was not measured.
+    From held-out residuals of the calibration: with and without drafting, wider where the chip's generation was not
+    measured, or where a row does not say whether tokens are drafted.
     """
-    s = presets(efficiency)
-    known = set((efficiency.get("generations") or {}).keys())
+    default = presets(efficiency).band
+    known: dict[str, Band] = {}
     low, high = np.empty(len(points)), np.empty(len(points))
     for i, p in enumerate(points):
-        generation = str(catalogue.record("hardware", p.hardware).about.get("generation"))
-        kind = "drafted" if p.drafted > 0 else ("undrafted" if p.labelled else "unlabelled")
-        if generation not in known:
-            kind = "inherited"
-        low[i], high[i] = s.band[kind]
+        if p.hardware not in known:
+            known[p.hardware] = band_of(efficiency, **catalogue.record("hardware", p.hardware).lineage)
+        own = known[p.hardware]
+        kind = "inherited" if own.inherited else ("drafted" if p.drafted > 0 else "undrafted")
+        low[i], high[i] = default[kind if p.labelled else "inherited"]
     return low, high

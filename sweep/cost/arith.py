@@ -69,6 +69,11 @@ def exp(x: Num) -> Num:
     return xp.exp(x)
 
 
+def sqrt(x: Num) -> Num:
+    """The square root."""
+    return xp.sqrt(x)
+
+
 def log(x: Num) -> Num:
     """The natural logarithm."""
     return xp.log(x)

@@ -51,7 +51,7 @@ def sum_of_max(a: tuple[Num, Num], b: tuple[Num, Num], n: Num) -> Num:
 def _sum_over_chunks(ops_at: Callable[[Num], list[Op]], prefix: Num, chunk: Num, n: Num, breaks: list[Num]) -> Num:
     """Seconds of prefix-dependent kernels over n equal chunks.
 
-    Between the prefixes at which a window fills, each kernel's math and memory time are straight lines in the
+    Between the prefixes at which a window fills, each kernel's math, memory time and floor are straight lines in the
     prefix; two evaluations give the line, and the sum of t0 + max + (1 - overlap) min is closed.
     """
     edges: list[Num] = [n * 0.0]
@@ -70,7 +70,8 @@ def _sum_over_chunks(ops_at: Callable[[Num], list[Op]], prefix: Num, chunk: Num,
             memory = (memory_s, (memory_e - memory_s) / span)
             count = maximum(hi - lo, 0.0)
             both = _series(s.math_s + memory_s, math[1] + memory[1], 0.0, count)
-            seconds = s.floor_s * count + s.overlap * sum_of_max(math, memory, count) + (1.0 - s.overlap) * both
+            floors = _series(s.floor_s, (e.floor_s - s.floor_s) / span, 0.0, count)
+            seconds = floors + s.overlap * sum_of_max(math, memory, count) + (1.0 - s.overlap) * both
             total = total + where(hi > lo, seconds, 0.0) * s.count
     return total
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import jax
 
-from sweep.cost.arith import largest_true, maximum, minimum, where
+from sweep.cost.arith import largest_true, maximum, minimum, sqrt, where
 from sweep.cost.memory import cached_bytes
 from sweep.machine import Machine
 from sweep.point import Layout, Model, Num
 
-Timer = Callable[[Num], Num]  # running requests of a replica -> seconds per output token of each
-HALVINGS = 16  # the running batch is known to 1 / 65,536 of the concurrency
+Timer = Callable[[Num], Num]  # seconds at a running batch, or at a rate of requests
+HALVINGS = 14  # the running batch is known to 1 / 16,384 of the concurrency
 
 
 @jax.tree_util.register_dataclass
@@ -77,28 +77,48 @@ def request_rate(batch: Num, tpot_s: Num, osl: Num) -> Num:
 
 
 def running_batch(
-    tpot_at: Timer, *, busy_s: Num, concurrency: Num, osl: Num, limit: Num, most_per_s: Num = float("inf")
+    tpot_at: Timer, *, busy_at: Timer, concurrency: Num, osl: Num, limit: Num, most_per_s: Num = float("inf")
 ) -> Num:
     """How many of `concurrency` users' requests decode at any time: the largest B with
 
-        B + X(B) T <= concurrency,   B <= limit,   X(B) <= most_per_s,   X(B) = B / ((osl - 1) TPOT(B))
+        B + X T(X) <= concurrency,   B <= limit,   X <= most_per_s,   X = B / ((osl - 1) TPOT(B))
 
     Args:
         tpot_at: time per output token at a running batch.
-        busy_s: what a request takes before its first token, waiting for memory aside: T.
+        busy_at: what a request takes before its first token at a rate of requests, waiting for memory aside: T(X).
         concurrency: requests in flight.
         osl: tokens per answer.
         limit: requests that fit in memory, or that the scheduler runs at most.
         most_per_s: requests per second that the prefill side delivers.
-    Returns: a real number, at least the smallest that 16 halvings tell from 0.
+    Returns: a real number, at least the smallest that the halvings tell from 0.
     """
     most = minimum(concurrency, limit)
 
     def sustained(batch: Num) -> Num:
         rate = request_rate(batch, tpot_at(batch), osl)
-        return (batch + rate * busy_s <= concurrency) & (rate <= most_per_s)
+        return (batch + rate * busy_at(rate) <= concurrency) & (rate <= most_per_s)
 
     return largest_true(sustained, most / 2.0**HALVINGS, most, HALVINGS)
+
+
+def queue_s(prompt_s: Num, *, rate: Num, users: Num, servers: Num, bunching: Num) -> Num:
+    """How long a prompt waits for those that happen to stand before it [s].
+
+        q rho sqrt(n / c) T,    rho = min(X T / c, 1)
+
+    A prompt finds its server busy with probability rho; of n users that come and go independently about sqrt(n) are
+    away from the mean at any time. Exact queueing formulas need the spread of lengths and arrivals, which nobody
+    publishes: q is fitted.
+
+    Args:
+        prompt_s: prefill of one prompt, alone: T.
+        rate: requests per second: X.
+        users: requests in flight: n.
+        servers: prompts that are prefilled side by side: c.
+        bunching: q, from calibration; 0: prompts never meet.
+    """
+    busy = minimum(rate * prompt_s / servers, 1.0)
+    return prompt_s * (bunching * busy * sqrt(users / servers))
 
 
 def waited_ttft_s(first_s: Num, *, batch: Num, concurrency: Num, rate: Num, tpot_s: Num, osl: Num) -> Num:
@@ -131,6 +151,7 @@ def steady_state(
     groups: Num = 1.0,
     phi: Num = 1.0,
     most_per_s: Num = float("inf"),
+    queue_at: Timer | None = None,
     batch: Num | None = None,
 ) -> Steady:
     """One replica with `concurrency` users: the general case of `aggregated` and `disaggregated`.
@@ -145,6 +166,7 @@ def steady_state(
         groups: attention groups that prefill side by side (dpa).
         phi: share of the prefill work that stands between decode steps.
         most_per_s: requests per second that a prefill pool delivers to this replica.
+        queue_at: what a prompt waits for others at a rate of requests (`queue_s`); nothing where not given.
         batch: the running batch where it is known; found by bisection where not.
     """
 
@@ -152,13 +174,16 @@ def steady_state(
         decode_s = decode_tpot_at(running)
         return mixed_tpot_s(decode_s, prefill_s, batch=running, osl=osl, groups=groups, phi=phi)
 
+    def busy_at(per_s: Num) -> Num:
+        return first_s if queue_at is None else first_s + queue_at(per_s)
+
     if batch is None:
         batch = running_batch(
-            tpot_at, busy_s=first_s, concurrency=concurrency, osl=osl, limit=max_batch, most_per_s=most_per_s
+            tpot_at, busy_at=busy_at, concurrency=concurrency, osl=osl, limit=max_batch, most_per_s=most_per_s
         )
     tpot_s = tpot_at(maximum(batch, minimum(concurrency, 1.0)))
     rate = request_rate(batch, tpot_s, osl)
-    ttft_s = waited_ttft_s(first_s, batch=batch, concurrency=concurrency, rate=rate, tpot_s=tpot_s, osl=osl)
+    ttft_s = waited_ttft_s(busy_at(rate), batch=batch, concurrency=concurrency, rate=rate, tpot_s=tpot_s, osl=osl)
     return Steady(batch=batch, tpot_s=tpot_s, ttft_s=ttft_s, requests_per_s=rate)
 
 

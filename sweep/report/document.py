@@ -50,7 +50,8 @@ _FIGURES_VERIFIED = ("confirmed", "published", "official", "measured", "verified
 _POINT_COLUMNS = (
     "model", "hardware", "precision", "serving", "prefill.hardware", "prefill.layout", "layout", "n_prefill",
     "n_decode", "workload.batch", "workload.context", "workload.isl", "workload.osl",
-    "accuracy", "tok_s_gpu", "tok_s_user", "ttft_s", "bound", "robust", "loss_source",
+    "accuracy", "tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high", "tok_s_user", "ttft_s", "bound", "robust",
+    "loss_source",
 )  # fmt: skip
 RANGE_ROWS = 24  # of the table of ranges left
 
@@ -523,6 +524,7 @@ class _Page:
                 "measured": "peaks scaled by measured kernel efficiencies, where there are measurements",
             }.get(str(preset))
             notes.append(f"Efficiency preset: `{preset}`" + (f" ({meaning})." if meaning else "."))
+        notes += self._bands()
         notes += self._unverified()
         used = self.plain["hardware"].cast(pl.String).unique().to_list() if "hardware" in self.plain.columns else []
         priced = tags.prices(m, used)
@@ -604,6 +606,24 @@ class _Page:
         text = ["", "Validity ranges left, by model:", "", grid(["model", "ranges left", "points"], rows,
                                                                 left=[True, True, False])]  # fmt: skip
         return "\n".join([*text, *([f"\nand {more} more lines in `frontier.parquet`."] if more > 0 else [])])
+
+    def _bands(self) -> list[str]:
+        """How far measured points were from predicted ones, per kind of machine."""
+        frame = self.frontier
+        if not {"band_low", "band_high", self.line} <= set(frame.columns):
+            return []
+        known = frame.filter(pl.col("band_low").is_not_null())
+        spans: dict[tuple[str, str], list[str]] = {}
+        for name, low, high in known.select(self.line, "band_low", "band_high").unique().sort(self.line).iter_rows():
+            spans.setdefault((f"{low:.2f}", f"{high:.2f}"), []).append(str(name))
+        if not spans:
+            return []
+        text = "; ".join(f"{low} to {high} ({_and(sorted(set(names)))})" for (low, high), names in spans.items())
+        return [
+            "Eight of ten measured times per token lie within these factors of a prediction, by serving points that "
+            f"the constants were not fitted on: {text}. `low` and `high` of a rate follow from them; two points that "
+            "differ by less share most of their error, and are better told apart than the band suggests."
+        ]
 
     def _unverified(self) -> list[str]:
         provenance = self.manifest.get("provenance")

@@ -40,6 +40,8 @@ HEADERS: dict[str, tuple[str, float]] = {
     "loss": ("loss [nats/tok]", 1.0),
     "loss_sigma": ("loss sigma [nats/tok]", 1.0),
     "tok_s_gpu": ("output tok/s/GPU", 1.0),
+    "tok_s_gpu_low": ("low", 1.0),
+    "tok_s_gpu_high": ("high", 1.0),
     "tok_s_user": ("tok/s/user", 1.0),
     "total_tok_s_gpu": ("in + out tok/s/GPU", 1.0),
     "tpot_s": ("TPOT [ms]", 1e3),

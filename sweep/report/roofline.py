@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from sweep.explain import Explanation, compare, moves
-from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, _dressed
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label
 from sweep.report.tags import tag
 
@@ -107,6 +107,7 @@ def _header(e: Explanation, title: str) -> str:
         ("load", f"{_count(load['batch'], 'request')} in flight, {lengths} tokens"),
         ("prices", _prices(e)),
         ("formats", f"{e.inputs['precision']}: {formats}"),
+        ("constants", _constants(e)),
         ("accuracy", score),
         ("verdict", verdict),
     ]
@@ -115,6 +116,32 @@ def _header(e: Explanation, title: str) -> str:
         for name, text in lines
         if text
     )
+
+
+def _constants(e: Explanation) -> str:
+    """Whose efficiencies were used, where a preset tells chip generations apart."""
+    said = e.inputs["constants"]
+    if said["from"] is None:
+        return "common to all chips: no chip of this maker was measured" if said["inherited"] else ""
+    if said["inherited"]:
+        return f"of {said['from']}, the newest measured generation of this maker; {said['generation']} was not measured"
+    return f"measured on {said['from']}"
+
+
+def _band(e: Explanation) -> str:
+    """The 80 % band of the three headline figures."""
+    c = e.columns
+    if c["tpot_low_s"] is None:
+        return ""
+    ends = [
+        f"{_figure(c[low], factor)} to {_figure(c[high], factor)} {unit}"
+        for low, high, factor, unit in (
+            ("tpot_low_s", "tpot_high_s", 1e3, "ms"),
+            ("tok_s_user_low", "tok_s_user_high", 1.0, "tok/s/user"),
+            ("tok_s_gpu_low", "tok_s_gpu_high", 1.0, "tok/s/GPU"),
+        )
+    ]
+    return "  8 of 10 measured: " + ", ".join(ends)
 
 
 def _count(number: float, noun: str) -> str:
@@ -143,7 +170,7 @@ def _totals(e: Explanation) -> str:
     for a, b in zip(left, right, strict=True):
         cells = [f"  {name:<26} {_figure(value, factor):>10} {unit:<11}" for name, value, factor, unit in (a, b)]
         lines.append("   ".join(cells).rstrip())
-    return "\n".join(["Totals", *lines])
+    return "\n".join(line for line in ["Totals", *lines, _band(e)] if line)
 
 
 def _parts(e: Explanation) -> str:
@@ -539,7 +566,7 @@ def roofline_chart(
     e = explanation
     status = {e.inputs["hardware"]: e.inputs["hardware_status"]}
     heading = title or f"Roofline of {e.inputs['model']} on {tag(e.inputs['hardware'], status)}"
-    return _dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
+    return dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
 
 
 def _caption(e: Explanation) -> list[str]:

@@ -26,7 +26,7 @@ from sweep.calibration.score import (
     tpot_of,
     ttft_of,
 )
-from sweep.report.charts import LINE_COLOURS, SHAPES, _dressed
+from sweep.report.charts import LINE_COLOURS, SHAPES, dressed
 from sweep.report.markdown import escape, grid, number, percent
 
 SCORE_HEADINGS = ("rows", "median [%]", "mean [%]", "p90 [%]", "bias [%]", "within 25 % [%]")
@@ -140,7 +140,7 @@ def page(results: Results, f: Findings, *, source: str, preset: str, charts: Seq
                 "without doubtful": h["tpot"],
                 "no drafting": h["tpot_undrafted"],
                 "drafting": h["tpot_drafted"],
-                "drafting not stated (trust B, taken as stated in `rows.drafting`)": h["tpot_unlabelled"],
+                "drafting not stated (trust B, taken as `sweep.calibration.rows` says)": h["tpot_unlabelled"],
             },
         ),
     ]
@@ -344,7 +344,7 @@ def scatter(
         )
     )
     chart = alt.vconcat((points + lines).properties(width=460, height=460))
-    return _dressed(chart, title, subtitle)
+    return dressed(chart, title, subtitle)
 
 
 def charts(results: Results, f: Findings) -> dict[str, alt.VConcatChart]:
