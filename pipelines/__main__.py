@@ -25,7 +25,7 @@ def main() -> None:
     if not words or words[0] in ("-h", "--help"):
         print("codesign <pipeline> [...]; each has --help\n")
         for name, line in pipelines.items():
-            print(f"  {name:10} {line}")
+            print(f"  {name:12} {line}")
         sys.exit(0)
     if words[0] not in pipelines:
         print(f"codesign {words[0]}: no such pipeline; {closest(words[0], pipelines)}", file=sys.stderr)

@@ -5,6 +5,7 @@ r"""The exact Pareto frontier of stored points: of one sweep, of several, or of 
   python -m pipelines.frontier SWEEP --objectives tok_s_gpu,tok_s_user,ttft_s --where "tok_s_user >= 100"
   python -m pipelines.frontier SWEEP --objectives=-usd_per_mtok,tok_s_user --by hardware,layout.gpus --top 5
   python -m pipelines.frontier SWEEP_A SWEEP_B --by job --out outputs/compared
+  python -m pipelines.frontier SWEEP --sigma 0.15
   python -m pipelines.frontier SWEEP --epsilon ties
   python -m pipelines.frontier MACHINE_0 MACHINE_1 --partial
   python -m pipelines.frontier SWEEP --format csv > frontier.csv
@@ -16,7 +17,13 @@ A point is on the frontier of its group if no other one is at least as good in e
 Points that are infeasible or fail --where are left out first. Where several jobs are read, the column `job` says
 which, what differs between them is a column too, and a summary of the jobs is printed. The table shows the points
 that their frontier would miss most first; the hypervolume is the volume that a frontier beats, in the product of the
-objectives' units, so that two runs can be compared.
+objectives' units, so that two runs can be compared. The knee is the point furthest beyond the plane through the best
+of each objective (scaled to their range, rates by their logarithm).
+
+--sigma S tells how surely each point is on its frontier (column stays: the share of draws): every predicted time is
+drawn wrong by a factor with a standard deviation of S in its logarithm, half of the variance common to a machine
+(--correlation), the other half to a design on it. Stored points near the frontier take part. A median error of 10 %
+is a sigma of 0.15.
 
 Written: frontier.parquet and frontier.csv, with all points and their rank, into --out; by default into PATH if it is
 a multirun, into PATH/frontier if it is one sweep (whose own frontier.parquet stays as it is).
@@ -55,6 +62,7 @@ from sweep.errors import BadInput
 from sweep.frontier import Objective, condition, frontier, hypervolume, parse_objectives, rank, thin_to
 from sweep.report import tags
 from sweep.report.markdown import grid, integer, number, table
+from sweep.studies import Doubt, knees, robustness
 
 OBJECTIVES = ("accuracy", "tok_s_gpu", "tok_s_user")
 TOP, GROUPS = 10, 12  # rows per group and groups that a terminal shows
@@ -271,7 +279,8 @@ def ranked(front: pl.DataFrame, goals: Sequence[Objective], by: Sequence[str]) -
             group = rank(group, goals)
         parts.append(group.sort("rank", nulls_last=True, maintain_order=True))
     found = pl.concat(parts) if parts else front.with_columns(pl.lit(None, dtype=pl.UInt32).alias("rank"))
-    return found.select("rank", pl.exclude("rank"))
+    found = found.select("rank", pl.exclude("rank", "knee"))
+    return found.insert_column(1, knees(found, goals, by))
 
 
 def groups_table(
@@ -324,7 +333,7 @@ def printed(
     labels = [k for k in dict.fromkeys(k for job in jobs for k in job.extra) if "." not in k]
     columns = [
         "rank",
-        *(c for c in ("on_frontier", "robust") if c in front.columns),
+        *(c for c in ("knee", "stays", "on_frontier", "robust") if c in front.columns),
         *by,
         *labels,
         "hardware",
@@ -332,7 +341,7 @@ def printed(
         *(goal.column for goal in goals),
         "bound",
     ]
-    heads_of = [group.head(top) for group in shown[:GROUPS]]
+    heads_of = [pl.concat([group.head(top), group.slice(top).filter("knee")]) for group in shown[:GROUPS]]
     text.append(table(pl.concat(heads_of), list(dict.fromkeys(columns)), 4))
     meanings = dict.fromkeys(str(job.manifest["accuracy_label"]) for job in jobs if "accuracy_label" in job.manifest)
     if meanings and any(column in ("accuracy", "loss") for column in columns):
@@ -364,6 +373,40 @@ def jobs_text(jobs: Sequence[Stored]) -> str:
     text = grid(heads, rows, left=[i < 2 for i in range(len(heads))])
     shared = " ".join(f"{k}={v}" for k, v in jobs[0].overrides.items() if (k, v) in common)
     return f"{text}\nall jobs: {shared}" if shared else text
+
+
+def doubted(arguments: argparse.Namespace) -> Doubt | None:
+    """How wrong times may be, if it was asked for."""
+    if arguments.sigma is None:
+        return None
+    if not 0 < arguments.sigma <= 2:
+        raise BadInput(f"--sigma={arguments.sigma:g}: must be above 0 and at most 2, such as 0.15")
+    if not 0 <= arguments.correlation <= 1:
+        raise BadInput(f"--correlation={arguments.correlation:g}: must be from 0 to 1")
+    if not 1 <= arguments.draws <= 10_000:
+        raise BadInput(f"--draws={arguments.draws}: must be from 1 to 10000")
+    return Doubt(sigma=arguments.sigma, correlation=arguments.correlation, draws=arguments.draws)
+
+
+def with_stays(
+    jobs: Sequence[Stored],
+    points: pl.LazyFrame,
+    rows: pl.DataFrame,
+    goals: Sequence[Objective],
+    by: Sequence[str],
+    where: str | None,
+    error: Doubt,
+) -> pl.DataFrame:
+    """The frontier with the share of draws in which each point is on it, and a remark on what took part."""
+    share, near, likely, reach = robustness(points, rows, goals, by, where, error)
+    if all(job.only_frontier for job in jobs):
+        note("warning: only frontiers are stored: what would push their points off is not there")
+    note(
+        f"stays: share of {error.draws} draws with times wrong by {error.sigma:g} (sigma of the logarithm, "
+        f"{100 * error.correlation:g} % of the variance common to a machine); {near:,} more points, at most "
+        f"{reach:.2g} sigma under it, took part; {likely:,} of them are on a frontier in at least half of the draws"
+    )
+    return rows.drop("stays", strict=False).with_columns(share)
 
 
 # --- files -------------------------------------------------------------------------------------------------------
@@ -433,6 +476,9 @@ def task(arguments: argparse.Namespace) -> int:
     say_what_is_read(jobs, goals, by, arguments.where, schema)
     if eps is not None:
         say_what_ties(jobs, rows, eps)
+    error = doubted(arguments)
+    if error is not None:
+        rows = with_stays(jobs, points, rows, goals, by, arguments.where, error)
     front = ranked(rows, goals, by)
     for job in jobs:
         if job.shards:
@@ -490,6 +536,9 @@ def parser() -> Parser:
         "dense and mixture of experts)",
     )
     line.add_argument("--partial", action="store_true", help="take the shards of a study that are there")
+    line.add_argument("--sigma", type=float, metavar="S", help="tell how often each point stays on its frontier")
+    line.add_argument("--correlation", type=float, default=0.5, metavar="R", help="share common to a machine (0.5)")
+    line.add_argument("--draws", type=int, default=200, metavar="N", help="draws behind --sigma (200)")
     line.add_argument("--out", type=Path, metavar="DIR", help="where to write")
     line.add_argument("--top", type=int, metavar="N", help=f"rows per frontier to show (table: {TOP}, else all)")
     line.add_argument("--format", choices=FORMATS, default="table", help="of standard output (default: table)")

@@ -183,7 +183,7 @@ class Stored:
         if table == "frontier":
             file = self.path / "frontier.parquet"
             return [file] if file.is_file() else []
-        return store.parts(self.path)
+        return store.part_files(self.path)
 
     @property
     def only_frontier(self) -> bool:
@@ -721,11 +721,16 @@ def parser() -> Parser:
     line = Parser("query", __doc__ or "")
     line.add_argument("path", type=place, metavar="PATH", help="a sweep, a multirun, a Parquet file; s3://... too")
     line.add_argument("sql", nargs="?", metavar="SQL", help="a select over points, frontier, jobs")
-    line.add_argument("--name", metavar="NAME", help="a named query: " + ", ".join(_names()))
+    line.add_argument("--name", metavar="NAME", help="a query of conf/query, see below")
+    line.epilog = "named queries:\n" + "\n".join(f"  {name:22} {_about(name)}" for name in _names())
     line.add_argument("--schema", action="store_true", help="print the columns, their units and meanings")
     line.add_argument("--format", choices=FORMATS, help="default: table, or by the suffix of --out")
     line.add_argument("--out", type=Path, metavar="FILE", help="write to a file")
     return line
+
+
+def _about(name: str) -> str:
+    return str(_yaml(conf_dir() / "query" / f"{name}.yaml").get("about") or "")
 
 
 def _names() -> list[str]:

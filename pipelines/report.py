@@ -2,9 +2,11 @@ r"""Write the report of a sweep anew from what it stored, and keep a planning do
 
   python -m pipelines.report outputs/sweep/2026-01-31_12-00-00
   python -m pipelines.report SWEEP --doc planning.md
+  python -m pipelines.report SWEEP --doc new.md --template planning
   python -m pipelines.report MULTIRUN
 
-Written beside the sweep: report.md, frontier.csv, and the charts as SVG and PNG. Of a multirun, each job has its own.
+Written beside the sweep: report.md, frontier.csv, the charts as SVG and PNG, and frontier.html, one interactive page
+that opens offline. Of a multirun, each job has its own.
 
 A planning document says where it wants what by lines of their own:
 
@@ -13,7 +15,8 @@ A planning document says where it wants what by lines of their own:
 
 --doc fills what stands between such a pair with that section of the report (summary, counts, frontier-chart, best,
 time, binds, frontier, notes, asked, provenance), links made relative to the document; all other text stays as it is,
-and a second run changes nothing. Markers inside code fences are left alone.
+and a second run changes nothing. Markers inside code fences are left alone. A document that does not exist yet starts
+as a copy of --template: a file of your own with such markers, or `planning`, the one that comes along.
 
 Exit codes: 0; 1 for bad input; 2 for bad usage.
 """
@@ -26,6 +29,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
@@ -132,21 +136,27 @@ def refreshed(text: str, document: Path, report: Mapping[str, Sequence[str]], so
     return "".join([*out, *lines[last:]])
 
 
-def read_document(file: Path) -> str:
-    """The text of a planning document.
+def template_file(name: str) -> Path:
+    """The file of a template: a path, or `planning` for the one that comes along."""
+    shipped = Path(str(resources.files("sweep.report").joinpath("planning.md")))
+    return shipped if name == shipped.stem and not Path(name).is_file() else Path(name)
+
+
+def read_document(file: Path, flag: str = "--doc") -> str:
+    """The text of a planning document or a template.
 
     Raises: `BadInput` if it cannot be read or has no marked section.
     """
     if not file.is_file():
         near = closest(file.name, [p.name for p in file.parent.glob("*.md")]) if file.parent.is_dir() else ""
-        raise BadInput(f"--doc={file}: no such file; {near}".rstrip("; "))
+        raise BadInput(f"{flag}={file}: no such file; {near}".rstrip("; "))
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError:
-        raise BadInput(f"--doc={file}: not UTF-8 text") from None
+        raise BadInput(f"{flag}={file}: not UTF-8 text") from None
     if not sections(split(text), file):
         raise BadInput(
-            f"--doc={file}: has no marked section; add the lines <!-- codesign:begin summary --> and "
+            f"{flag}={file}: has no marked section; add the lines <!-- codesign:begin summary --> and "
             "<!-- codesign:end summary -->"
         )
     return text
@@ -183,7 +193,16 @@ def task(arguments: argparse.Namespace) -> int:
     if isinstance(arguments.path, str):
         raise BadInput(f"{arguments.path}: a report is written beside a sweep on this machine; copy it here first")
     document: Path | None = arguments.doc
-    text = read_document(document) if document else ""
+    started = False
+    text = ""
+    if arguments.template and not document:
+        raise BadInput(f"--template={arguments.template}: say with --doc which document to start from it")
+    if document and arguments.template and not document.exists():
+        if not document.absolute().parent.is_dir():
+            raise BadInput(f"--doc={document}: no such directory {document.parent}")
+        text, started = read_document(template_file(arguments.template), "--template"), True
+    elif document:
+        text = read_document(document)
     jobs = stored([arguments.path], "frontier")
     if document and len(jobs) > 1:
         raise BadInput(f"{arguments.path}: holds {len(jobs)} sweeps; --doc takes one, such as {jobs[0].path}")
@@ -198,14 +217,16 @@ def task(arguments: argparse.Namespace) -> int:
         known = {s.name: lines[s.start : s.stop] for s in sections(lines, report)}
         fresh = refreshed(text, document, known, job.path)
         print(report)
-        if fresh == text:
+        if fresh == text and not started:
             print(f"{document}: up to date")
             continue
         target = document.resolve()
-        mode = target.stat().st_mode
+        mode = None if started else target.stat().st_mode
         store.write_atomic(target, fresh)
-        target.chmod(mode & 0o7777)
-        print(f"{document}: refreshed {', '.join(dict.fromkeys(s.name for s in sections(split(text), document)))}")
+        if mode is not None:
+            target.chmod(mode & 0o7777)
+        names = ", ".join(dict.fromkeys(section.name for section in sections(split(text), document)))
+        print(f"{document}: {'written with' if started else 'refreshed'} {names}")
     return 0
 
 
@@ -214,6 +235,7 @@ def parser() -> Parser:
     line = Parser("report", __doc__ or "")
     line.add_argument("path", type=place, metavar="PATH", help="a sweep, or a multirun")
     line.add_argument("--doc", type=Path, metavar="FILE", help="a planning document to refresh in place")
+    line.add_argument("--template", metavar="FILE|planning", help="what --doc starts from if it does not exist")
     return line
 
 

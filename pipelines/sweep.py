@@ -33,7 +33,7 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from pipelines import _app
-from sweep import doubt, remote, run, store
+from sweep import disaggregate, doubt, remote, run, store
 from sweep.errors import BadInput
 from sweep.report import table, tags, write_report
 from sweep.run import Progress
@@ -110,8 +110,36 @@ def choose_directory(job: _app.Job, sha256: str, study_sha256: str) -> Path | st
     return directory
 
 
+def pools_task(job: _app.Job) -> int:
+    """Two pools and their match: disaggregated serving."""
+    both = disaggregate.pools(job.study)
+    if job.study.shard:
+        raise BadInput(f"shard.count={job.study.shard.count}: pools are matched as a whole; shard serving.mode=decode")
+    chosen = choose_directory(job, both.sha256, both.sha256)
+    if isinstance(chosen, str):
+        raise BadInput(f"output={chosen}: pools are written to a directory of this machine; copy it from there")
+    directory = chosen
+    run.check_directory(directory, both.sha256)
+    print(job.study.title, file=sys.stderr)
+    for name, pool in (("prefill", both.prefill), ("decode", both.decode)):
+        print(f"{name} pool: {pool.points_before:,} points in the grid", file=sys.stderr)
+    done = store.manifest(directory)
+    if done.get("config_sha256") == both.sha256 and (directory / "frontier.parquet").is_file():
+        print(f"complete already: {directory}", file=sys.stderr)
+        frontier, manifest = store.scan(directory, "frontier").collect(), done
+    else:
+        bar = job.options.get("progress")
+        reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
+        note_overrides(job, directory)
+        result = disaggregate.execute(both, directory, config_yaml=job.config_yaml, report=reporter)
+        frontier, manifest = result.frontier, result.manifest
+    return finish(job, directory, frontier, manifest, str(directory))
+
+
 def task(job: _app.Job) -> int:
     """One sweep."""
+    if job.study.serving.mode == "disaggregated" and "serving" not in job.study.grid:
+        return pools_task(job)
     plan = run.plan(job.study)
     directory = choose_directory(job, plan.sha256, plan.study_sha256)
     stage = remote.Stage(directory) if isinstance(directory, str) else None
@@ -156,11 +184,21 @@ def evaluate(job: _app.Job, plan: run.Plan, directory: Path, stage: remote.Stage
             if stage is not None:
                 stage.push()
 
-        if job.directory != directory:  # else Hydra has written it
-            store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
-            store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
+        note_overrides(job, directory)
         result = run.Run(plan, directory, config_yaml=job.config_yaml, report=tell).execute()
         frontier, manifest = result.frontier, result.manifest
+    return finish(job, directory, frontier, manifest, shown)
+
+
+def note_overrides(job: _app.Job, directory: Path) -> None:
+    """What was asked, beside what will be found; of a multirun's jobs Hydra has written it."""
+    if job.directory != directory:
+        store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
+        store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
+
+
+def finish(job: _app.Job, directory: Path, frontier: pl.DataFrame, manifest: dict[str, Any], shown: str) -> int:
+    """The report and the summary."""
     report = None
     if job.options.get("report", True):
         report = write_report(
@@ -202,7 +240,10 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: str, re
                 "model",
                 "hardware",
                 "precision",
+                "prefill.layout",
                 "layout",
+                "n_prefill",
+                "n_decode",
                 "workload.batch",
                 "workload.context",
                 "accuracy",
@@ -211,7 +252,7 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: str, re
                 "ttft_s",
                 "bound",
             )
-            if c == "layout" or c in frontier.columns
+            if c in ("layout", "prefill.layout") or c in frontier.columns
         ]
         head = frontier.sort(["accuracy", "tok_s_gpu"], descending=True).head(8)
         print(table(tags.tagged(head, tags.statuses([manifest])), shown))

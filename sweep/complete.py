@@ -133,4 +133,6 @@ def complete_context(values: Mapping[str, Any]) -> Context:
         generated=osl,
         prefix_hit=get("prefix_hit", 0.0),
         ttft_max_s=get("ttft_max_s", np.inf),
+        tpot_max_s=get("tpot_max_s", np.inf),
+        mixed=get("mixed", 0.0),
     )

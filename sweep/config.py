@@ -27,6 +27,7 @@ from sweep.machine import check_format
 from sweep.point import RECORDS, names
 from sweep.shard import Shard
 from sweep.shard import shard as make_shard
+from sweep.tiers import Placement, check_memory, check_placement
 
 GROUPS = tuple(RECORDS)
 # what a record's file says besides its figures
@@ -45,6 +46,7 @@ ABOUT: dict[str, tuple[str, ...]] = {
         "powers",
         "source",
         "note",
+        "memory",
         "scale",
         "price",
         "power",
@@ -82,6 +84,7 @@ def kind_of(record: type, name: str) -> str:
     return str(next(f.type for f in dataclasses.fields(record) if f.name == name))
 
 
+MAX = "max"  # of workload.batch: as many as fit and keep the limits; an infinite number beyond the boundary
 _TYPES: dict[str, Any] = {"Num": Optional[float], "Flag": Optional[bool], "Name": Optional[str]}  # noqa: UP045
 
 
@@ -90,7 +93,8 @@ def schema(group: str) -> type:
     """A record as a structured configuration: typed fields that may be null, and what its file says about it."""
     record = RECORDS[group]
     fields: list[tuple[str, Any, Any]] = [
-        (f.name, _TYPES[str(f.type)], field(default=f.default)) for f in dataclasses.fields(record)
+        (f.name, Any if f.name == "batch" else _TYPES[str(f.type)], field(default=f.default))
+        for f in dataclasses.fields(record)
     ]
     fields += [(name, Any, field(default=None)) for name in ABOUT[group]]
     return make_dataclass(f"{group.capitalize()}Config", fields)
@@ -128,6 +132,40 @@ class ShardConfig:
     count: int = 1
 
 
+SERVING_MODES = ("decode", "aggregated", "disaggregated")
+
+
+@dataclass
+class ServingConfig:
+    """Who prefills: nobody (decode alone), the replica that decodes, or a pool of its own."""
+
+    mode: str = "decode"
+    # aggregated: share of the prefill work that stands between decode steps; null: that of the preset, else all of it
+    phi: Optional[float] = None  # noqa: UP045
+    gpus: int = 72  # disaggregated: GPUs that both pools may have together
+    per: str = "gpu"  # disaggregated: what the match gets most output tokens from
+    prefill: Any = field(default_factory=dict)  # disaggregated: groups of the grid that differ in the prefill pool
+
+
+def check_serving(s: ServingConfig) -> ServingConfig:
+    """The settings themselves if they can be.
+
+    Raises: `BadInput`.
+    """
+    if s.mode not in SERVING_MODES:
+        raise BadInput(f"serving.mode={s.mode}: allowed are {', '.join(SERVING_MODES)}")
+    if s.phi is not None and not 0 < s.phi <= 2:
+        raise BadInput(f"serving.phi={s.phi:g}: must be greater than 0 and at most 2")
+    if s.gpus < 2:
+        raise BadInput(f"serving.gpus={s.gpus}: two pools need at least 2 GPUs; nearest: 2")
+    if s.per not in ("gpu", "usd", "watt"):
+        raise BadInput(f"serving.per={s.per}: allowed are gpu, usd, watt")
+    for key in s.prefill or {}:
+        if key not in ("hardware", "layout"):
+            raise BadInput(f"serving.prefill.{key}: the pools may differ in hardware and layout")
+    return s
+
+
 @functools.cache
 def root_schema() -> type:
     """The whole configuration as a structured configuration."""
@@ -135,6 +173,8 @@ def root_schema() -> type:
     fields += [
         ("accuracy", AccuracyConfig, field(default_factory=AccuracyConfig)),
         ("efficiency", Any, field(default=None)),
+        ("placement", Any, field(default=None)),
+        ("serving", ServingConfig, field(default_factory=ServingConfig)),
         ("grid", Any, field(default_factory=dict)),
         ("zip", Any, field(default_factory=dict)),
         ("where", Any, field(default_factory=list)),
@@ -145,11 +185,15 @@ def root_schema() -> type:
         ("resume", Optional[str], field(default=None)),  # noqa: UP045
         ("output", Optional[str], field(default=None)),  # noqa: UP045
         ("against", Any, field(default=None)),
+        ("gap", Any, field(default_factory=dict)),
         ("overlay", Any, field(default_factory=dict)),
         ("chart", Optional[str], field(default=None)),  # noqa: UP045
+        ("data", Optional[str], field(default=None)),  # noqa: UP045
+        ("fit", Optional[str], field(default=None)),  # noqa: UP045
         ("out", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
+        ("claim", Any, field(default=None)),
     ]
     return make_dataclass("SweepConfig", fields)
 
@@ -167,6 +211,11 @@ class Record:
     def status(self) -> str:
         """How well the record is known: confirmed, announced, estimated, hypothetical ..."""
         return str(self.about.get("status") or "unknown")
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """What a machine's constants are looked up by: its chip generation and its maker."""
+        return {k: None if self.about.get(k) is None else str(self.about[k]) for k in ("generation", "vendor")}
 
 
 class Library:
@@ -221,6 +270,8 @@ def make_record(group: str, name: str, raw: Mapping[str, Any]) -> Record:
             values[key] = check_value(group, key, value)
         elif key in ABOUT[group]:
             about[key] = value
+            if key == "memory":
+                check_memory(value, group)
         else:
             raise BadInput(f"{group}.{key}: no such key; {closest(key, known)}")
     return Record(group=group, id=name, values=values, about=about)
@@ -244,8 +295,10 @@ def check_value(group: str, key: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise BadInput(f"{where}: allowed are true, false")
         return value
+    if (group, key) == ("workload", "batch") and value in (MAX, math.inf):
+        return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"{where}: must be a number")
+        raise BadInput(f"{where}: must be a number" + (f" or {MAX}" if key == "batch" else ""))
     number = float(value)
     if not math.isfinite(number):
         raise BadInput(f"{where}: must be a finite number")
@@ -319,7 +372,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
 
 
 # how a pipeline runs, not what it computes
-OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "out")
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out", "fit", "claim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,7 +382,9 @@ class Study:
     base: dict[str, Record]
     efficiency: dict[str, Any]
     efficiency_id: str
+    placement: Placement
     accuracy: AccuracyConfig
+    serving: ServingConfig
     choices: dict[str, str]  # which file was chosen in each group
     grid: dict[str, Any]
     zip: dict[str, Any]
@@ -393,6 +448,7 @@ def study(
     efficiency = config.get("efficiency")
     if not isinstance(efficiency, dict) or "kernels" not in efficiency:
         raise BadInput(f"efficiency={efficiency}: choose a preset; {closest('', library.choices('efficiency'))}")
+    chosen = choices.get("placement") or "hbm"
     settings, contents = accuracy_settings(config["accuracy"], directories)
     check_accuracy(settings)
     where = config.get("where") or []
@@ -401,7 +457,9 @@ def study(
         base=base,
         efficiency=dict(efficiency),
         efficiency_id=choices.get("efficiency") or str(efficiency.get("name")),
+        placement=check_placement(config.get("placement") or library.raw("placement", "hbm"), chosen),
         accuracy=settings,
+        serving=check_serving(ServingConfig(**(config.get("serving") or {}))),
         choices=dict(choices),
         grid=grid,
         zip=dict(config.get("zip") or {}),

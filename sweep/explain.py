@@ -17,13 +17,14 @@ import jax
 import numpy as np
 
 from sweep import accuracy
-from sweep.columns import COLUMNS
+from sweep.columns import AGGREGATED_COLUMNS, BANDS, COLUMNS, DERIVED, band_of
 from sweep.config import Study, as_record
 from sweep.cost.arith import ceil_div, namespace
 from sweep.cost.attention import decode_attention, prefill_attention
 from sweep.cost.gemm import crossover_m
-from sweep.cost.memory import gpus
+from sweep.cost.memory import gpus, request_bytes, weights_bytes
 from sweep.cost.ops import Op, Parts, is_collective, op_parts
+from sweep.cost.placement import alone, of_step, tiered_ttft, with_tiers
 from sweep.cost.result import BOUNDS, REASONS, evaluate_point
 from sweep.cost.step import (
     Row,
@@ -43,9 +44,11 @@ from sweep.cost.tokens import microbatches, prefill_tokens
 from sweep.doubt import range_names, ranges
 from sweep.errors import BadInput
 from sweep.evaluate import accuracy_table, excess_of
+from sweep.largest import largest_batch
 from sweep.machine import Link, Machine, OpRate, attention_unit, flops_of, math_unit
 from sweep.point import FORMAT_MATH, Context, Kinds, Layout, Model, Num, Precision
-from sweep.space import REASON_BIT, Space, build, kinds, row_reasons
+from sweep.space import REASON_BIT, Space, bands, build, kinds, row_reasons
+from sweep.tiers import CLASSES
 
 OP_KEYS = (
     "op",
@@ -159,6 +162,24 @@ class _Point:
     def drafted(self) -> Num:
         return self.row.model.n_draft if self.kinds.drafting else np.float64(0.0)
 
+    @property
+    def weights(self) -> Num:
+        """Bytes of weights on one GPU."""
+        return weights_bytes(self.row.model, self.row.machine, self.row.layout)
+
+    @property
+    def request(self) -> Num:
+        """Bytes of cache of one request on one GPU at its longest context."""
+        return request_bytes(self.row.model, self.row.machine, self.row.layout, self.context.longest)
+
+    def running(self) -> Row:
+        """The configuration as its running batch finds it: rates are those of the tiers that bytes lie in."""
+        return with_tiers(self.row, self.weights, self.request, self.batch, self.kinds)[0]
+
+    def prefilling(self) -> Row:
+        """The configuration as a prompt finds it that is alone on the machine."""
+        return alone(self.row, self.weights, self.context, self.kinds)[0]
+
 
 def explain(study: Study) -> Explanation:
     """The point that the base records of a study describe; its grid, zip and filters are ignored.
@@ -166,11 +187,23 @@ def explain(study: Study) -> Explanation:
     Raises: `BadInput` where the layout is impossible for the model. Whatever else stands against the point (capacity,
         missing figures, no such format, outside the domain, too slow to the first token) is in `reasons`.
     """
+    space, point = point_of(study)
+    with _numbers():
+        return _explained(study, space, point)
+
+
+def point_of(study: Study) -> tuple[Space, _Point]:
+    """The point that the base records of a study describe, as float64 numbers, and the grid of that one point.
+
+    Raises: as `explain`, but for layouts that `space.row_reasons` refuses.
+    """
     point_study = dataclasses.replace(study, grid={}, on_top={}, zip={}, where=[])
     load = study.base["workload"].values
     if load["batch"] is None:
         raise BadInput("workload.batch=null: must be given")
     space = build(point_study)
+    if study.serving.mode == "disaggregated":
+        raise BadInput("serving=disaggregated: a point is of one pool; nearest: decode, or sweep serving=disaggregated")
     model, layout = _scalars(space.model), _scalars(space.layout)
     check_layout(model, layout)
     point = _Point(
@@ -180,14 +213,31 @@ def explain(study: Study) -> Explanation:
         kinds=kinds(space),
     )
     with _numbers():
-        return _explained(study, space, point)
+        return space, _sized(point)
+
+
+def _sized(point: _Point) -> _Point:
+    """A point whose batch is a number: of `max`, the largest that fits and keeps the limits."""
+    if math.isfinite(point.batch):
+        return point
+
+    def at(batch: Num) -> tuple[Any, Any]:
+        _, at_context, cost = evaluate_point(point.row, np.float64(batch), point.context, point.kinds)
+        return at_context, cost
+
+    def holds(batch: np.ndarray) -> bool:
+        _, cost = at(np.float64(batch))
+        return bool(cost.fits and cost.in_time and cost.in_pace)
+
+    return dataclasses.replace(point, batch=np.float64(largest_batch(at(1.0)[0].max_batch, holds)))
 
 
 def _explained(study: Study, space: Space, point: _Point) -> Explanation:
     row, context = point.row, point.context
     at_row, at_context, cost = evaluate_point(row, point.batch, context, point.kinds)
     columns: dict[str, Any] = {}
-    for column in COLUMNS:
+    shown = (*COLUMNS, *AGGREGATED_COLUMNS) if point.kinds.aggregated else COLUMNS
+    for column in shown:
         for source in (at_row, at_context, cost):
             if hasattr(source, column.name):
                 columns[column.name] = _number(getattr(source, column.name))
@@ -197,13 +247,22 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         reasons.add("capacity")
     if columns["ttft_s"] is not None and not cost.in_time:
         reasons.add("ttft_cut")
+    low, high = bands(space, np.array([0]))
+    columns["band_low"], columns["band_high"] = _number(low[0]), _number(high[0])
+    for best, names in BANDS.items():
+        ends: Any = (None, None)
+        if None not in (columns[best], columns["band_low"]):
+            ends = band_of(columns[best], columns["band_low"], columns["band_high"], rate=best != "tpot_s")
+        columns |= dict(zip(names, ends, strict=True))
+    if columns["tpot_s"] is not None and not cost.in_pace:
+        reasons.add("tpot_cut")
     columns["feasible"] = not reasons
     columns["reasons"] = [name for name in REASONS if name in reasons]
     beyond = int(context.longest > row.model.max_context)
     columns["extrapolation"] = int(row.extrapolation) + beyond
     left = int(ranges(space, study).bits[0, 0]) | beyond << len(accuracy.EXTRAPOLATION_RANGES)
     return Explanation(
-        columns={c.name: columns[c.name] for c in COLUMNS},
+        columns={c.name: columns[c.name] for c in (*shown, *DERIVED)},
         ops=[*decode_rows(point), *prefill_rows(point)],
         step=_step(point),
         memory={
@@ -215,14 +274,52 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
             "capacity_bytes": _number(row.machine.hbm_bytes),
             "request_bytes": _number(at_context.request_bytes),
             "max_batch": columns["max_batch"],
+            **_tiers(space, point),
         },
-        inputs=_inputs(study, row.layout),
+        inputs={**_inputs(study, point), "constants": _constants(study, space)},
         accuracy_label=accuracy.label(study.accuracy),
         ranges_left=list(range_names(left)),
         peaks=_peaks(study),
         hbm_bytes_per_s=_number(row.machine.peak_bytes_per_s),
         _point=point,
     )
+
+
+def _tiers(space: Space, point: _Point) -> dict[str, Any]:
+    """Which bytes of a GPU lie in which tier, and what a prefix costs that waits in one of them."""
+    plan = space.machines[0].plan
+    if plan is None or not point.kinds.tiers or plan.unknown:
+        return {}
+    memory = point.row.machine.memory
+    assert memory is not None
+    placed = of_step(point.row, point.weights, point.request, point.batch, point.kinds)
+    names = plan.placement.tiers()  # of one machine: all tiers that its placement names, in this order
+    rates = {t.name: t for t in plan.tiers}
+    tiers = []
+    for i, name in enumerate(names):
+        if name not in rates:
+            continue
+        held = {c: float(placed.taken[j][i]) for j, c in enumerate(CLASSES)}
+        tiers.append(
+            {
+                "tier": name,
+                "bytes": rates[name].bytes,
+                "bytes_per_s": rates[name].bytes_per_s,
+                "room_bytes": _number(memory.tier_bytes[i]),
+                **{f"{c}_bytes": size for c, size in held.items()},
+            }
+        )
+    found: dict[str, Any] = {
+        "placement": plan.placement.id,
+        "tiers": tiers,
+        "unplaced_bytes": _number(placed.unplaced),
+    }
+    if point.kinds.reload:
+        back = tiered_ttft(point.row, point.weights, point.context, point.kinds)
+        values: dict[str, Any] = {f.name: _number(getattr(back, f.name)) for f in dataclasses.fields(back)}
+        values["faster"] = "reload" if back.with_reload_s <= back.recompute_s else "recompute"
+        found["reload"] = values
+    return found
 
 
 # --- the point ---------------------------------------------------------------------------------------------------
@@ -292,9 +389,10 @@ def _weight_formats(p: Precision) -> set[str]:
     return {f for f in formats if f in FORMAT_MATH}
 
 
-def _inputs(study: Study, layout: Layout) -> dict[str, Any]:
+def _inputs(study: Study, point: _Point) -> dict[str, Any]:
     """What was asked for: names as in a table of points, layout and load in full, and the figures of the records."""
     base = study.base
+    layout = point.row.layout
     cut = {k: base["layout"].values[k] for k in base["layout"].values}
     for key in ("tpa", "kvp", "dpa", "tpf", "ep", "pp"):
         cut[key] = _whole(getattr(layout, key))
@@ -311,9 +409,18 @@ def _inputs(study: Study, layout: Layout) -> dict[str, Any]:
         "hardware_price": base["hardware"].about.get("price"),
         "hardware_power": base["hardware"].about.get("power"),
         "layout": cut,
-        "workload": {k: _plain(v) for k, v in base["workload"].values.items()},
+        "serving": study.serving.mode,
+        "workload": {k: _whole(point.batch) if k == "batch" else _plain(v) for k, v in base["workload"].values.items()},
         "inputs": {g: {k: _plain(v) for k, v in base[g].values.items()} for g in ("model", "hardware", "precision")},
     }
+
+
+def _constants(study: Study, space: Space) -> dict[str, Any]:
+    """Whose constants the machine takes: of its own generation, of a relative, or those common to all chips."""
+    band = space.machines[0].band
+    own = study.base["hardware"].lineage["generation"]
+    known = bool(study.efficiency.get("generations"))
+    return {"generation": own, "from": band.relative, "inherited": known and band.inherited}
 
 
 def _plain(value: Any) -> Any:
@@ -396,7 +503,7 @@ def decode_rows(point: _Point) -> list[dict[str, Any]]:
     With two-batch overlap the step passes over the layers twice, with half the requests: bytes, FLOPs and seconds
     are those of both passes, `m` is that of one.
     """
-    row, kind = point.row, point.kinds
+    row, kind = point.running(), point.kinds
     tokens = step_tokens(row.layout, point.batch, point.drafted, kind)
     passes = halves(row.layout, point.batch, kind)
     attention = decode_attention(row.model, row.machine, row.layout, tokens, point.context.decode, kind)
@@ -410,7 +517,7 @@ def decode_rows(point: _Point) -> list[dict[str, Any]]:
 
 def prefill_rows(point: _Point) -> list[dict[str, Any]]:
     """Operations of the slowest prefill chunk: the last whole one, or the rest after it where that takes longer."""
-    row, context = point.row, point.context
+    row, context = point.prefilling(), point.context
     cached = context.prompt * context.prefix_hit
     new = max(context.prompt - cached, 1.0)
     chunk = min(row.layout.prefill_chunk, new) if row.layout.prefill_chunk > 0 else new
@@ -427,7 +534,7 @@ def prefill_rows(point: _Point) -> list[dict[str, Any]]:
 
 
 def _chunk_rows(point: _Point, chunk: Num, prefix: Num) -> list[dict[str, Any]]:
-    row, kind = point.row, point.kinds
+    row, kind = point.prefilling(), point.kinds
     tokens = prefill_tokens(row.layout, np.float64(chunk))
     attention = prefill_attention(
         row.model, row.machine, row.layout, tokens, np.float64(chunk), np.float64(prefix), kind
@@ -474,7 +581,7 @@ def op_row(op: Op, machine: Machine, *, passes: Num = 1.0) -> dict[str, Any]:
         "math_s": _number(op.math_s * passes),
         "memory_s": _number((op.weight_s + op.kv_s + op.activation_s) * passes),
         "comm_s": _number(op.comm_s * passes),
-        "floor_s": _number(op.floor_s * passes),
+        "floor_s": _number(parts.latency_s * passes),
         "time_s": time_s,
         "bound": None if time_s is None else BOUNDS[int(np.argmax([float(x) for x in six]))],
         "crossover_m": _crossover(op, machine),
@@ -500,7 +607,7 @@ def _crossover(op: Op, machine: Machine) -> float | None:
 
 def _step(point: _Point) -> dict[str, Any]:
     """What a decode step is made of: its ops, and what stands beside them. The seconds add up to `step_s`."""
-    row, kind, context, batch = point.row, point.kinds, point.context, point.batch
+    row, kind, context, batch = point.running(), point.kinds, point.context, point.batch
     load = load_terms(row, batch, kind)
     through = one_pass(row, load.step, batch, point.drafted, context.decode, kind)
     verify = finish_step(row, load.step, batch, point.drafted, context.decode, kind)
@@ -600,8 +707,11 @@ def _first_move(
 
 
 def _bound(point: _Point) -> str:
-    load = load_terms(point.row, point.batch, point.kinds)
-    p = token_time(point.row, load, point.batch, point.context.decode, point.kinds).parts
+    if point.kinds.aggregated:
+        return BOUNDS[int(evaluate_point(point.row, point.batch, point.context, point.kinds)[2].bound)]
+    row = point.running()
+    load = load_terms(row, point.batch, point.kinds)
+    p = token_time(row, load, point.batch, point.context.decode, point.kinds).parts
     return BOUNDS[int(np.argmax([p.math_s, p.weight_s, p.kv_s, p.activation_s, p.comm_s, p.latency_s]))]
 
 
@@ -630,8 +740,10 @@ def _scaled(
                 value,
                 flops_per_s=value.flops_per_s * flops,
                 read_bytes_per_s=value.read_bytes_per_s * memory,
+                input_bytes_per_s=value.input_bytes_per_s * memory,
                 write_bytes_per_s=value.write_bytes_per_s * memory,
                 t0_s=value.t0_s * latency,
+                chain_s=value.chain_s * latency,
             )
         elif isinstance(value, Link):
             by_field = {g.name: link if g.name.endswith("bytes_per_s") else latency for g in dataclasses.fields(Link)}

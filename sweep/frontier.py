@@ -48,8 +48,12 @@ TABLE_LEVELS, TABLE_EDGES = 256, 512
 # ---------------------------------------------------------------------------------------------------------------------
 # Objectives
 
-_MINIMISE = frozenset({"loss", "loss_sigma", "ttft_s", "tpot_s", "request_s", "usd_per_mtok", "joule_per_tok"})
-_NEVER_ZERO = frozenset({"ttft_s", "tpot_s", "request_s", "usd_per_mtok", "joule_per_tok"})
+_COSTS = frozenset(
+    {"ttft_s", "tpot_s", "request_s", "usd_per_mtok", "usd_per_mtok_total", "usd_per_mtok_input", "usd_per_mtok_output"}
+    | {"usd_per_request", "joule_per_tok", "joule_per_tok_drawn", "watts_drawn", "gpus", "layout.gpus"}
+)
+_MINIMISE = frozenset({"loss", "loss_sigma", "power_share", "kv_link_share", *_COSTS})
+_NEVER_ZERO = _COSTS | {"tok_per_usd"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Objective:
 
 def is_minimised(column: str) -> bool:
     """Whether less of a column is better, by its name: losses, seconds, bytes, prices and energies per token."""
-    if column.endswith(("tok_s", "_per_s")):  # a rate, though it ends like a duration
+    if column.endswith(("tok_s", "_per_s", "req_s")):  # a rate, though it ends like a duration
         return False
     return column in _MINIMISE or column.endswith(("_s", "_bytes", "_usd", "_per_mtok", "_per_tok"))
 
@@ -556,6 +560,11 @@ class RunningFrontier:
         """Points on the frontier."""
         self._merge()
         return len(self._ids)
+
+    @property
+    def candidates(self) -> int:
+        """Points on the frontier when it was last merged, and those that wait: at once, where `len` has to merge."""
+        return len(self._ids) + self._waiting
 
     def result(self) -> Front:
         """The frontier so far; adding may go on afterwards."""

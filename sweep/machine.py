@@ -15,6 +15,7 @@ import jax
 
 from sweep.errors import BadInput, closest
 from sweep.point import FORMAT_BITS, FORMAT_MATH, Hardware, Num, Precision
+from sweep.tiers import Plan
 
 NAN = float("nan")
 
@@ -25,12 +26,14 @@ class OpRate:
     """What one kind of kernel reaches."""
 
     flops_per_s: Num  # dense peak of the math format times the share reached
-    read_bytes_per_s: Num
+    read_bytes_per_s: Num  # weights and cache
+    input_bytes_per_s: Num  # inputs, the pass that quantizes or permutes them first included
     write_bytes_per_s: Num
     t0_s: Num  # floor: the time of an empty kernel
-    ramp_k: Num = 0.0  # K at which 63 % of the rate is reached; 0: at once
-    ramp_n: Num = 0.0
-    overlap: Num = 1.0  # share of the shorter of math and memory that hides behind the longer; 1: the roofline
+    chain_s: Num = 0.0  # per step of the dimension that one processor walks in order: K of a GEMM, keys of attention
+    overlap: Num = 1.0  # share of the shorter of two that hides behind the longer; 1: the roofline
+    held_slowdown: Num | None = None  # of weights and cache where they live in several tiers; None: main memory
+    act_slowdown: Num | None = None  # and of activations
 
 
 @jax.tree_util.register_dataclass
@@ -55,6 +58,21 @@ class Tile:
     m: Num
     n: Num
     rate: Num
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Tiers of memory and what may live in them; which step asks what stands in `Kinds.tiers`."""
+
+    tier_bytes: tuple[Num, ...]  # room in each tier, the reserve taken off
+    slowdown: tuple[Num, ...]  # bandwidth of the fastest tier in use over that of this one
+    share: tuple[Num, ...]  # of each step: at most this share of the class; 0: not this machine's step
+    home: tuple[Num, ...]  # 1 for the first tier of the running cache: what lies there need not be reloaded
+    overlapped: Num  # tiers deliver at the same time
+    reload_overlapped: Num  # a prefix is reloaded while the rest of the prompt is computed
+    reload_fastest: Num  # or not at all where computing it again is faster
+    idle_per_running: Num  # conversations whose cache waits for their next turn, per running request
 
 
 @jax.tree_util.register_dataclass
@@ -84,6 +102,7 @@ class Machine:
     n_sm: Num
     # collectives
     reduce: Link
+    gather: Link  # all-gather and reduce-scatter
     exchange: Link
     experts_link: Link  # dispatch and combine
     hop: Link
@@ -104,11 +123,23 @@ class Machine:
     peak_bytes_per_s: Num
     watts: Num
     usd_per_hour: Num
+    memory: Memory | None = None  # None: all in the main memory
 
 
 MATH_UNITS = ("fp32", "bf16", "fp8", "int8", "fp4")
 _WIDTH = {"fp4": 4, "fp8": 8, "int8": 8, "bf16": 16, "fp32": 32}
+FACTORS = {"math": 1.0, "memory": 1.0, "floor": 1.0, "share": 1.0}  # of a kind of kernel or link, by generation
 MESSAGE_BYTES = 2.0  # every message but dispatch and combine is bf16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """How far a measured time per token is from a predicted one: factors that hold 80 of 100, NaN where unknown."""
+
+    relative: str | None  # the measured generation whose constants the machine takes
+    inherited: bool  # not its own
+    plain: tuple[float, float] = (NAN, NAN)
+    drafted: tuple[float, float] = (NAN, NAN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +147,10 @@ class Resolved:
     """A machine's numbers, and what is missing to use them."""
 
     machine: Machine
+    band: Band
     unknown: tuple[str, ...]  # figures that a point needs and nobody has published
     no_format: bool  # no rate for the math that the formats ask for
+    plan: Plan | None = None  # tiers and the policy that fills them; None: all in the main memory
 
 
 def weight_bytes(name: str) -> float:
@@ -158,9 +191,14 @@ def math_unit(weights: str, activations: str, hardware: Hardware) -> str:
 
 
 def attention_unit(kv: str, hardware: Hardware) -> str:
-    """fp8 where the cache has 8 bits or fewer and the machine computes in fp8, else bf16."""
+    """fp8 where the cache has 8 bits or fewer and the machine computes in fp8, else bf16.
+
+    A machine without either computes an int8 cache in int8.
+    """
     narrow = FORMAT_BITS[kv][1] <= 8.25
-    return "fp8" if narrow and flops_of(hardware, "fp8") == flops_of(hardware, "fp8") else "bf16"
+    if narrow and flops_of(hardware, "fp8") == flops_of(hardware, "fp8"):
+        return "fp8"
+    return "int8" if kv == "int8" and hardware.bf16_flops is None and hardware.int8_flops is not None else "bf16"
 
 
 def _merge(base: Any, over: Any) -> Any:
@@ -172,16 +210,69 @@ def _merge(base: Any, over: Any) -> Any:
     return base if over is None else over
 
 
-def efficiency_for(efficiency: Mapping[str, Any], generation: str | None) -> dict[str, Any]:
-    """The constants of an efficiency preset for one chip generation: the common ones, then its own on top."""
-    own = (efficiency.get("generations") or {}).get(generation or "", {})
+def relative_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str | None = None) -> str | None:
+    """The measured generation whose constants a machine takes: its own, else the newest of its vendor, else none.
+
+    Newest by the `year` that the preset gives each generation; of equal years the one that is named last. None: the
+    machine takes the constants common to all chips.
+    """
+    known: Mapping[str, Any] = efficiency.get("generations") or {}
+    if generation is not None and generation in known:
+        return generation
+    kin = [name for name, own in known.items() if vendor is not None and (own or {}).get("vendor") == vendor]
+    return max(kin, key=lambda name: (known[name]["year"], kin.index(name))) if kin else None
+
+
+def efficiency_for(efficiency: Mapping[str, Any], generation: str | None, vendor: str | None = None) -> dict[str, Any]:
+    """The constants of an efficiency preset for one chip generation: the common ones, then its own on top.
+
+    A generation without constants of its own takes its relative's (see `relative_of`).
+    """
+    own = (efficiency.get("generations") or {}).get(relative_of(efficiency, generation, vendor) or "", {})
     merged = _merge({k: v for k, v in efficiency.items() if k != "generations"}, own)
     assert isinstance(merged, dict)
     return merged
 
 
+def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str | None = None) -> Band:
+    """The error band of a machine: `serving.band` of the preset, that of `inherited` for one that nobody has measured.
+
+    Source: residuals of end-to-end points that the constants were not fitted on.
+    """
+    relative = relative_of(efficiency, generation, vendor)
+    inherited = relative is None or relative != generation
+    said = (efficiency.get("serving") or {}).get("band")
+    if not said:
+        return Band(relative=relative, inherited=inherited)
+    low_high = {k: (float(v[0]), float(v[1])) for k, v in said.items()}
+    if inherited:
+        return Band(relative=relative, inherited=True, plain=low_high["inherited"], drafted=low_high["inherited"])
+    return Band(relative=relative, inherited=False, plain=low_high["undrafted"], drafted=low_high["drafted"])
+
+
+def kernel_constants(kind: Mapping[str, Any], unit: str, weights: str | None) -> dict[str, Any]:
+    """The constants of one kind of kernel for a math unit and a weight format.
+
+    The common ones; on top those of the unit; then those of the format where the unit multiplies it (`fp8_block`), or,
+    where narrower weights are widened first, those of `weight_only` and of the pair (`mxfp4_fp8`).
+    """
+    own: Any = {key: v for key, v in kind.items() if not isinstance(v, Mapping)}
+    own = _merge(own, kind.get(unit))
+    if weights is not None:
+        for name in (weights,) if FORMAT_MATH[weights] == unit else ("weight_only", f"{weights}_{unit}"):
+            own = _merge(own, kind.get(name))
+    assert isinstance(own, dict)
+    return own
+
+
 def resolve(
-    hardware: Hardware, precision: Precision, efficiency: Mapping[str, Any], *, generation: str | None = None
+    hardware: Hardware,
+    precision: Precision,
+    efficiency: Mapping[str, Any],
+    *,
+    generation: str | None = None,
+    vendor: str | None = None,
+    plan: Plan | None = None,
 ) -> Resolved:
     """Rates of every kind of kernel and link for one machine, one set of formats and one efficiency preset.
 
@@ -190,9 +281,11 @@ def resolve(
         precision: format names.
         efficiency: an efficiency preset (`conf/efficiency/*.yaml`) as nested mappings.
         generation: label of the chip's generation, for constants that differ between generations.
+        vendor: its maker, for the relative of a generation that nobody has measured.
+        plan: where the bytes live; the fastest tier in use is then the memory that rates are those of.
     Source: section 1 of the cost model for formats; measured shares from operator tables, see the preset.
     """
-    e = efficiency_for(efficiency, generation)
+    e = efficiency_for(efficiency, generation, vendor)
     p = precision
     for key in ("weights", "activations", "kv", "output", "combine", "head"):
         check_format(getattr(p, key), f"precision.{key}")
@@ -202,24 +295,30 @@ def resolve(
         check_format(name, f"precision.{key}")
     q = 1.0 if p.quantized_fraction is None else float(p.quantized_fraction)
     hbm = NAN if hardware.hbm_bytes_per_s is None else float(hardware.hbm_bytes_per_s)
+    if plan is not None:
+        hbm = plan.bytes_per_s
     missing_math = False
 
-    def rate(kind: str, unit: str, share_of: str | None = None, mix: float = 1.0) -> OpRate:
+    def factors(kind: str, unit: str, weights: str | None) -> dict[str, float]:
+        """What the generation's own measurements multiply a kind's rates and floor by."""
+        return {**FACTORS, **kernel_constants((e.get("factors") or {}).get(kind) or {}, unit, weights)}
+
+    def rate(kind: str, unit: str, weights: str | None = None, mix: float = 1.0) -> OpRate:
         nonlocal missing_math
-        k = e["kernels"][kind]
-        k = _merge({key: v for key, v in k.items() if not isinstance(v, Mapping)}, k.get(unit))
-        peak = flops_of(hardware, share_of or unit)
+        k = kernel_constants(e["kernels"][kind], unit, weights)
+        own = factors(kind, unit, weights)
+        peak = flops_of(hardware, unit)
         wide = flops_of(hardware, "bf16")
         if mix < 1.0:  # the share that stayed in bf16 computes in bf16
             peak = 1.0 / (mix / peak + (1.0 - mix) / wide)
         missing_math = missing_math or peak != peak
         return OpRate(
-            flops_per_s=peak * k["math"] * e["math"],
-            read_bytes_per_s=hbm * k["read"] * e["memory"],
-            write_bytes_per_s=hbm * k["write"] * e["memory"],
-            t0_s=k["t0_s"] * e["floor"],
-            ramp_k=k["ramp_k"],
-            ramp_n=k["ramp_n"],
+            flops_per_s=peak * k["math"] * e["math"] * own["math"],
+            read_bytes_per_s=hbm * k["read"] * e["memory"] * own["memory"],
+            input_bytes_per_s=hbm * k["input"] * e["memory"] * own["memory"],
+            write_bytes_per_s=hbm * k["write"] * e["memory"] * own["memory"],
+            t0_s=k["t0_s"] * e["floor"] * own["floor"],
+            chain_s=k["chain_s"],
             overlap=k["overlap"],
         )
 
@@ -232,18 +331,22 @@ def resolve(
     out = hardware.scaleout_bytes_per_s
 
     def link(kind: str) -> Link:
-        k = e["links"][kind]
+        k, own = e["links"][kind], {**FACTORS, **((e.get("factors") or {}).get(f"{kind}_link") or {})}
+        floor = e["floor_link"] * own["floor"]
         return Link(
-            bytes_per_s=(NAN if up is None else float(up)) * k["share"],
-            t0_s=k["t0_s"] * e["floor_link"],
-            t0_rank_s=k["t0_rank_s"] * e["floor_link"],
-            one_shot_s=k.get("one_shot_s", k["t0_s"]) * e["floor_link"],
-            one_shot_rank_s=k.get("one_shot_rank_s", k["t0_rank_s"]) * e["floor_link"],
+            bytes_per_s=(NAN if up is None else float(up)) * k["share"] * own["share"],
+            t0_s=k["t0_s"] * floor,
+            t0_rank_s=k["t0_rank_s"] * floor,
+            one_shot_s=k.get("one_shot_s", k["t0_s"]) * floor,
+            one_shot_rank_s=k.get("one_shot_rank_s", k["t0_rank_s"]) * floor,
             scaleout_bytes_per_s=(NAN if out is None else float(out)) * k["scaleout_share"],
             scaleout_t0_s=k["scaleout_t0_s"],
         )
 
     capacity = NAN if hardware.hbm_bytes is None else float(hardware.hbm_bytes)
+    reserved = capacity
+    if plan is not None:
+        capacity, reserved = plan.capacity_bytes, plan.reserved_bytes
     tiles = tuple(Tile(m=float(m), n=float(n), rate=float(r)) for m, n, r in e["tiles"])
     machine = Machine(
         attn_weight=q * weight_bytes(weights_attn) + (1 - q) * 2.0,
@@ -254,24 +357,25 @@ def resolve(
         out=element_bytes(p.output),
         dispatch=element_bytes(dispatch),
         combine=element_bytes(p.combine),
-        gemm_attn=rate("gemm", unit_attn, mix=q),
-        gemm_ffn=rate("gemm", unit_ffn, mix=q),
+        gemm_attn=rate("gemm", unit_attn, weights_attn, mix=q),
+        gemm_ffn=rate("gemm", unit_ffn, weights_ffn, mix=q),
         gemm_head=rate("gemm", unit_head),
-        experts=rate("experts", unit_ffn, mix=q),
+        experts=rate("experts", unit_ffn, weights_ffn, mix=q),
         attention=rate("attention", unit_kv),
         mla=rate("mla", unit_kv),
         prefill=rate("prefill", unit_kv),
-        state=rate("state", "bf16"),
+        state=rate("state", "bf16" if hardware.bf16_flops is not None else unit_ffn),  # no math: bytes alone
         tiles=tiles,
         n_sm=1.0 if hardware.n_sm is None else float(hardware.n_sm),
         reduce=link("reduce"),
+        gather=link("gather"),
         exchange=link("exchange"),
         experts_link=link("experts"),
         hop=link("hop"),
         domain=float(hardware.domain or 1),
         in_network=float(bool(hardware.in_network_reduce)),
         hbm_bytes=capacity,
-        reserve_bytes=e["reserve_fraction"] * capacity,
+        reserve_bytes=e["reserve_fraction"] * reserved,
         layer_s=e["layer_s"],
         host_s=e["host_s"],
         request_s=e["request_s"],
@@ -284,4 +388,7 @@ def resolve(
         usd_per_hour=NAN if hardware.usd_per_hour is None else float(hardware.usd_per_hour),
     )
     unknown = tuple(key for key in ("hbm_bytes", "hbm_bytes_per_s") if getattr(hardware, key) is None)
-    return Resolved(machine=machine, unknown=unknown, no_format=missing_math)
+    if plan is not None:
+        unknown = plan.unknown
+    band = band_of(efficiency, generation, vendor)
+    return Resolved(machine=machine, band=band, unknown=unknown, no_format=missing_math, plan=plan)

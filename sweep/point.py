@@ -135,6 +135,8 @@ class Hardware:
     host_bytes_per_s: Num = figure("B/s", "its bandwidth")
     nvme_bytes: Num = figure("B", "flash storage per GPU")
     nvme_bytes_per_s: Num = figure("B/s", "its read bandwidth")
+    remote_bytes: Num = figure("B", "memory of a store behind the scale-out network, per GPU")
+    remote_bytes_per_s: Num = figure("B/s", "its read bandwidth per GPU (null: that of the network)")
     n_sm: Num = figure("1", "processors that tiles are dealt to; null switches waves off")
     domain: Num = figure("1", "GPUs in the scale-up domain", 1)
     link_bytes_per_s: Num = figure("B/s", "scale-up link per GPU and direction; null: the host link")
@@ -193,10 +195,11 @@ class Workload:
     isl: Num = figure("tok", "prompt tokens", 1024)
     osl: Num = figure("tok", "generated tokens", 1024)
     context: Num = figure("tok", "fixed context: of the decode step, the longest, and the prompt (null: isl, osl)")
-    batch: Num = figure("1", "requests in flight per replica", 64)
+    batch: Num = figure("1", "requests that decode at a time per replica; max: as many as fit and keep the limits", 64)
     prefix_hit: Num = figure("1", "share of the prompt found in the prefix cache", 0)
     routing_skew: Num = figure("1", "Zipf exponent of expert popularity; 0: uniform", 0)
     ttft_max_s: Num = figure("s", "longest time to the first token that still counts (null: any)")
+    tpot_max_s: Num = figure("s", "longest time per output token that still counts (null: any)")
 
 
 @jax.tree_util.register_dataclass
@@ -210,6 +213,10 @@ class Context:
     generated: Num = figure("tok", "generated tokens: osl")
     prefix_hit: Num = figure("1", "share of the prompt found in the prefix cache")
     ttft_max_s: Num = figure("s", "longest time to the first token that still counts; infinite: any")
+    tpot_max_s: Num = figure("s", "longest time per output token that still counts; infinite: any")
+    mixed: Num = figure(
+        "1", "aggregated serving: share of the prefill work that stands between decode steps; 0: others prefill"
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -248,6 +255,11 @@ class Kinds:
     skewed: bool = True
     elementwise: bool = True  # traffic of norms, residuals and rotary is priced
     chunked: bool = True  # prefill in more than one chunk occurs
+    # memory in several tiers: which class of bytes asks which tier, in order (`sweep.tiers`); empty: one tier
+    tiers: tuple[tuple[int, int], ...] = ()
+    reload: bool = True  # with tiers: prefixes come back from one of them
+    aggregated: bool = True  # replicas that prefill between decode steps occur
+    paced: bool = True  # a limit of the time per output token occurs
 
 
 def names(record: type) -> tuple[str, ...]:

@@ -104,8 +104,9 @@ def copy(fs: Any, root: str, url: str, local: Path, found: dict[str, int]) -> No
     local.mkdir(parents=True, exist_ok=True)
     for name in found:
         path = local / name
-        if path.parent.name == "points" and path.suffix == ".parquet":
-            parts.setdefault(path.parent, []).append(f"{url}/{name}")
+        points = next((p for p in path.parents if p.name == "points"), None)
+        if points is not None and path.suffix == ".parquet":
+            parts.setdefault(points, []).append(f"{url}/{name}")
         elif path.suffix not in _NOT_NEEDED:
             path.parent.mkdir(parents=True, exist_ok=True)
             fs.get_file(f"{root}/{name}", str(path))

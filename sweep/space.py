@@ -8,6 +8,7 @@ of models, machines and layouts, so a grid of a billion points is a few thousand
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,16 +20,28 @@ import numpy as np
 
 from sweep import expr
 from sweep.complete import complete_context, complete_layout, complete_model
-from sweep.config import SETTINGS, Record, Study, as_record, check_value, flat, from_file
+from sweep.config import (
+    SETTINGS,
+    Record,
+    ServingConfig,
+    Study,
+    as_record,
+    check_serving,
+    check_value,
+    flat,
+    from_file,
+)
 from sweep.cost.memory import count_params
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
 from sweep.family import Made, check_vintages, expand, prepared, source
 from sweep.machine import Machine, Resolved, Tile, resolve
+from sweep.placing import align, uses_reload
 from sweep.point import RECORDS, Context, Kinds, Layout, Model, names
+from sweep.tiers import check_memory, check_placement, check_tiers, plan
 
 REASON_BIT = {name: 1 << i for i, name in enumerate(REASONS)}
-CONTEXT_KEYS = ("isl", "osl", "context", "prefix_hit", "ttft_max_s")
+CONTEXT_KEYS = ("isl", "osl", "context", "prefix_hit", "ttft_max_s", "tpot_max_s")
 RECORD_AXES = ("model", "hardware", "precision")
 
 
@@ -47,10 +60,11 @@ class Space:
 
     axes: tuple[Axis, ...]
     model: Model  # each field an array over models
-    machines: tuple[Resolved, ...]  # hardware x precision x efficiency
+    machines: tuple[Resolved, ...]  # hardware x precision x efficiency x placement
+    steps: tuple[tuple[int, int], ...]  # class and tier of each step that fills tiers of memory; empty: one tier
     layout: Layout  # each field an array over layouts
     skew: np.ndarray  # over layouts
-    batch: np.ndarray
+    batch: np.ndarray  # infinite: as many as fit and keep the limits
     context: Context  # each field an array over contexts
     hardware: tuple[Record, ...]
     precision: tuple[Record, ...]
@@ -88,10 +102,17 @@ class Space:
         """Length of the context table."""
         return len(self.context.decode)
 
+    @functools.cached_property
+    def impossible(self) -> tuple[np.ndarray, np.ndarray]:
+        """See `row_reasons`; decided once for all pairs that decide it."""
+        return _impossible(self)
+
     def indices(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Table indices (model, machine, layout) of configuration rows."""
-        rest, i_layout = np.divmod(rows, self.n_layouts)
-        i_model, i_machine = np.divmod(rest, len(self.machines))
+        rest = rows // self.n_layouts  # by a scalar, which numpy has vectorized; divmod is several times slower
+        i_layout = rows - rest * self.n_layouts
+        i_model = rest // len(self.machines)
+        i_machine = rest - i_model * len(self.machines)
         return i_model.astype(np.int32), i_machine.astype(np.int32), i_layout.astype(np.int32)
 
 
@@ -342,6 +363,7 @@ def _candidates(key: str, spec: Any, limit: int) -> list[int]:
 def enumerate_layouts(spec: Mapping[str, Any], base: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All layouts of a grid: tuples with tpa kvp dpa = tpf ep = N and gpus = N pp, and nothing else.
 
+    Where `ffn_tied` is set, tpf = tpa instead, without dpa and ep.
     A dimension that the grid does not name keeps the base layout's value; `tpf` and `ep` that neither names take
     every size that closes the equation.
     """
@@ -390,6 +412,12 @@ def enumerate_layouts(spec: Mapping[str, Any], base: Mapping[str, Any]) -> list[
         {**layout, **dict(zip(other, combo, strict=True))}
         for layout in found
         for combo in itertools.product(*other.values())
+    ]
+    # a tied FFN stays on the head group: there is one way to cut it
+    combined = [
+        {**layout, "tpf": layout["tpa"]} if layout.get("ffn_tied") else layout
+        for layout in combined
+        if not layout.get("ffn_tied") or (layout["ep"] or 1) == (layout["dpa"] or 1) == 1
     ]
     if not combined:
         raise BadInput("grid.layout: no layout satisfies tpa kvp dpa = tpf ep and gpus = tpa kvp dpa pp")
@@ -499,6 +527,31 @@ def _workload_axes(
     return batch, complete_context(table), skew, axes
 
 
+def _serving_axis(study: Study, context: Context) -> tuple[Context, list[Axis]]:
+    """Contexts once per way of serving, and the axis that numbers those, the slower digit.
+
+    Disaggregated serving is decode alone here: its other pool is another grid, see `sweep.match`.
+    """
+    spec = study.grid.get("serving")
+    if spec is None:
+        ways = [(study.serving.mode, study.serving)]
+    else:
+        entries = [str(name) for name in spread("serving", spec)]
+        ways = [(n, check_serving(ServingConfig(**study.library.raw("serving", n)))) for n in _unique(entries)]
+        if any(way.mode == "disaggregated" for _, way in ways) and len(ways) > 1:
+            raise BadInput(
+                f"grid.serving={', '.join(n for n, _ in ways)}: two pools are two grids, matched afterwards; "
+                "use -m serving=aggregated,disaggregated"
+            )
+    n = len(context.decode)
+    fitted = float((study.efficiency.get("serving") or {}).get("phi", 1.0))
+    phi = [fitted if way.phi is None else way.phi for _, way in ways]
+    mixed = np.repeat([p if way.mode == "aggregated" else 0.0 for (_, way), p in zip(ways, phi, strict=True)], n)
+    tiled = {k: np.tile(np.asarray(getattr(context, k)), len(ways)) for k in names(Context)}
+    axes = [Axis(name="serving", size=len(ways), columns={"serving": np.array([w for w, _ in ways], dtype=object)})]
+    return Context(**{**tiled, "mixed": mixed}), axes if spec is not None else []
+
+
 def build(study: Study) -> Space:
     """The grid of a study: tables and axes.
 
@@ -506,8 +559,9 @@ def build(study: Study) -> Space:
     """
     study = prepared(study)
     for key in study.grid:
-        if key not in (*RECORDS, "efficiency"):
-            raise BadInput(f"grid.{key}: no such axis; {closest(str(key), (*RECORDS, 'efficiency'))}")
+        known_axes = (*RECORDS, "efficiency", "placement", "serving")
+        if key not in known_axes:
+            raise BadInput(f"grid.{key}: no such axis; {closest(str(key), known_axes)}")
     zipped = _split_zip(study.zip)
     axes: list[Axis] = []
     dropped: dict[str, int] = {}
@@ -527,23 +581,35 @@ def build(study: Study) -> Space:
                 columns={"efficiency": np.array([n for n, _ in presets], dtype=object)},
             )
         )
+    placements = [study.placement]
+    if "placement" in study.grid:
+        chosen = [str(n) for n in spread("placement", study.grid["placement"])]
+        placements = [check_placement(study.library.raw("placement", n), n) for n in chosen]
+        ids = np.array(chosen, dtype=object)
+        axes.append(Axis(name="placement", size=len(chosen), columns={"placement": ids}))
+    own = {h.id: check_memory(h.about.get("memory"), h.id) for h in records["hardware"]}
+    check_tiers(placements, [t.name for tiers in own.values() for t in tiers])
     layout, axis = layout_axis(study, study.grid.get("layout"), zipped.get("layout", {}))
     axes.append(axis)
     batch, context, skew, load_axes = _workload_axes(study, study.grid.get("workload"), zipped.get("workload", {}))
-    axes += load_axes
+    context, serving_axes = _serving_axis(study, context)
+    at = next((i for i, a in enumerate(load_axes) if a.name not in ("routing_skew", "batch")), len(load_axes))
+    axes += [*load_axes[:at], *serving_axes, *load_axes[at:]]
     if len(skew) > 1:  # a digit right after the layout: repeat each layout per skew
         layout = Layout(**{k: np.repeat(getattr(layout, k), len(skew)) for k in names(Layout)})
     n_layouts = len(layout.tpa)
-    machines = tuple(
+    machines, steps = align(
         resolve(
             as_record(h),
             as_record(p),
             e,
-            generation=None if h.about.get("generation") is None else str(h.about["generation"]),
+            **h.lineage,
+            plan=plan(policy, as_record(h), own[h.id]),
         )
         for h in records["hardware"]
         for p in records["precision"]
         for _, e in presets
+        for policy in placements
     )
     models = complete_model(
         {k: np.array([_as_array(r.values[k]) for r in records["model"]], dtype=np.float64) for k in names(Model)}
@@ -555,6 +621,7 @@ def build(study: Study) -> Space:
         axes=tuple(axes),
         model=models,
         machines=machines,
+        steps=steps,
         layout=layout,
         skew=np.tile(skew, n_layouts // len(skew)),
         batch=batch,
@@ -623,6 +690,10 @@ def kinds(space: Space) -> Kinds:
         skewed=bool((space.skew > 0).any()),
         elementwise=any(x.elementwise > 0 for x in machine),
         chunked=bool((lay.prefill_chunk > 0).any()),
+        tiers=space.steps,
+        reload=bool(space.steps) and uses_reload(space.machines) and bool((space.context.prefix_hit > 0).any()),
+        aggregated=bool((np.asarray(space.context.mixed) > 0).any()),
+        paced=bool(np.isfinite(np.asarray(space.context.tpot_max_s)).any()),
     )
 
 
@@ -640,12 +711,19 @@ def row_reasons(space: Space, rows: np.ndarray) -> np.ndarray:
     unknown_figure, no_format: the machine's figures do not suffice.
     """
     i_model, i_machine, i_layout = space.indices(rows)
+    of_shape, of_machine = space.impossible
+    reasons: np.ndarray = of_shape[i_model, i_layout] | of_machine[i_machine, i_layout]
+    return reasons
+
+
+def _impossible(space: Space) -> tuple[np.ndarray, np.ndarray]:
+    """Reasons that model and layout decide, and machine and layout: [models, layouts], [machines, layouts]."""
 
     def of_model(name: str) -> Any:
-        return np.asarray(getattr(space.model, name))[i_model]
+        return np.asarray(getattr(space.model, name))[:, None]
 
     def of_layout(name: str) -> Any:
-        return np.asarray(getattr(space.layout, name))[i_layout]
+        return np.asarray(getattr(space.layout, name))[None, :]
 
     tpa, kvp, dpa, tpf, ep, pp = (of_layout(k) for k in PARALLEL)
     tied = of_layout("ffn_tied") > 0
@@ -658,22 +736,22 @@ def row_reasons(space: Space, rows: np.ndarray) -> np.ndarray:
     grouped = dpa > 1
     bad |= grouped & (of_model("n_dense_layers") > 0) & (np.mod(of_model("d_ff"), tpf) != 0)
     bad |= grouped & (np.mod(of_model("d_shared"), tpf) != 0)
-    reasons = np.where(bad, REASON_BIT["not_divisible"], 0).astype(np.int32)
+    of_shape = np.where(bad, REASON_BIT["not_divisible"], 0).astype(np.int32)
 
-    domain = np.array([r.machine.domain for r in space.machines])[i_machine]
-    no_link = np.isnan([r.machine.reduce.bytes_per_s for r in space.machines])[i_machine]
-    no_network = np.isnan([r.machine.reduce.scaleout_bytes_per_s for r in space.machines])[i_machine]
-    unknown = np.array([bool(r.unknown) for r in space.machines])[i_machine]
-    no_format = np.array([r.no_format for r in space.machines])[i_machine]
+    domain = np.array([r.machine.domain for r in space.machines])[:, None]
+    no_link = np.isnan([r.machine.reduce.bytes_per_s for r in space.machines])[:, None]
+    no_network = np.isnan([r.machine.reduce.scaleout_bytes_per_s for r in space.machines])[:, None]
+    unknown = np.array([bool(r.unknown) for r in space.machines])[:, None]
+    no_format = np.array([r.no_format for r in space.machines])[:, None]
     stage = tpa * kvp * dpa
     # the widest group of a stage spans all its GPUs; a hop leaves the domain when the replica does
     leaves = (stage > domain) | ((pp > 1) & (stage * pp > domain))
     lost = leaves & no_network
-    reasons |= np.where(lost, REASON_BIT["over_domain"] | REASON_BIT["unknown_figure"], 0).astype(np.int32)
+    reasons = np.where(lost, REASON_BIT["over_domain"] | REASON_BIT["unknown_figure"], 0).astype(np.int32)
     reasons |= np.where((stage * pp > 1) & (domain > 1) & no_link, REASON_BIT["unknown_figure"], 0).astype(np.int32)
     reasons |= np.where(unknown, REASON_BIT["unknown_figure"], 0).astype(np.int32)
     reasons |= np.where(no_format, REASON_BIT["no_format"], 0).astype(np.int32)
-    return reasons
+    return of_shape, reasons
 
 
 # --- filters -----------------------------------------------------------------------------------------------------
@@ -692,6 +770,14 @@ def filter_names(space: Space) -> list[str]:
 _LOAD_KEYS = ("workload.batch", "workload.isl", "workload.osl", "workload.context", "workload.prefix_hit")
 
 
+# which table a key is of: models, machines or layouts
+_TABLE_OF = {
+    **dict.fromkeys(("model", "params_total", "params_active"), (0,)),
+    **dict.fromkeys(("hardware", "precision", "efficiency"), (1,)),
+    "layout": (2,),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Filters:
     """The `where` expressions of a grid, ready to be asked for blocks of rows."""
@@ -705,10 +791,28 @@ class Filters:
         keep = np.ones(len(rows), dtype=bool)
         if not self.row:
             return keep
-        scope = _Scope(self.space, rows)
-        for text in self.row:
-            keep &= np.broadcast_to(np.asarray(expr.evaluate(text, scope, "where"), dtype=bool), keep.shape)
+        at = self.space.indices(rows)
+        for passes, which in self._tables:
+            keep &= passes[tuple(at[i] for i in which)]
         return keep
+
+    @functools.cached_property
+    def _tables(self) -> list[tuple[np.ndarray, tuple[int, ...]]]:
+        """Each row filter's answers for all combinations of the tables it asks: models, machines, layouts."""
+        space = self.space
+        sizes = (space.n_models, len(space.machines), space.n_layouts)
+        found = []
+        for text in self.row:
+            asks = (n.partition(".")[0] for n in expr.names_in(text, "where"))
+            which = tuple(sorted({i for n in asks for i in _TABLE_OF.get(n, (0, 1, 2))}))
+            own = [np.arange(n) if i in which else np.zeros(1, dtype=np.int64) for i, n in enumerate(sizes)]
+            rows = (own[0][:, None, None] * sizes[1] + own[1][None, :, None]) * sizes[2] + own[2][None, None, :]
+            asked = [
+                np.broadcast_to(np.asarray(expr.evaluate(text, _Scope(space, part), "where"), dtype=bool), part.shape)
+                for part in np.array_split(rows.ravel(), max(rows.size >> 18, 1))
+            ]
+            found.append((np.concatenate(asked).reshape([sizes[i] for i in which]), which))
+        return found
 
     def points(self, rows: np.ndarray) -> np.ndarray | None:
         """Which points of rows pass the filters on batch and context: [rows, batch, context], or None for all."""
@@ -767,8 +871,11 @@ class _Scope(Mapping[str, Any]):
         for axis in space.axes:
             if key in axis.columns and "." not in key:
                 index = {"model": self.i_model, "hardware": i_hardware, "precision": i_precision}.get(axis.name)
-                if index is None and axis.name == "efficiency":
+                if index is None and axis.name == "placement":
                     index = self.i_machine % axis.size
+                if index is None and axis.name == "efficiency":
+                    inner = n_pe // len(space.precision) // axis.size  # placements
+                    index = self.i_machine // inner % axis.size
                 if index is None and axis.name == "layout":
                     index = self.i_layout // (len(space.layout.tpa) // axis.size)
                 if index is not None:
@@ -808,3 +915,12 @@ def machine_arrays(space: Space) -> Machine:
             padded.append(dataclasses.replace(m, tiles=own + (own[-1],) * (n_tiles - len(own))))
         machines = padded
     return jax.tree.map(lambda *leaves: np.asarray(leaves, dtype=np.float64), *machines)  # type: ignore[no-any-return]
+
+
+def bands(space: Space, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high factor of the error band on the time per token, one per row."""
+    i_model, i_machine, _ = space.indices(rows)
+    table = np.array([(m.band.plain, m.band.drafted) for m in space.machines])  # [machine, drafted, end]
+    drafted = (np.asarray(space.model.n_draft) > 0).astype(np.int64)[i_model]
+    found = table[i_machine, drafted]
+    return found[:, 0], found[:, 1]

@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sweep import remote
-from sweep.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, axis_metadata
+from sweep.columns import ALL_COLUMNS, BANDS, BY_NAME, SCHEMA_VERSION, axis_metadata, band_of
 from sweep.cost.result import BOUNDS, REASONS
+from sweep.economics import with_derived
 from sweep.errors import BadInput, closest
 from sweep.space import Axis, Space
 
@@ -35,6 +36,7 @@ except ImportError:  # Windows
 
 PREFIX = "codesign."
 File = Path | str  # a file of this machine, or an address
+OLDEST_SCHEMA = 1  # columns that an older file lacks are not there; what it has means the same
 
 
 def code_version() -> str:
@@ -153,7 +155,7 @@ class Writer:
             f"{PREFIX}accuracy_label": accuracy_label,
             f"{PREFIX}provenance": json.dumps(provenance(space)),
         }
-        for key in [*self.axis_keys, *(c.name for c in COLUMNS)]:
+        for key in dict.fromkeys([*self.axis_keys, "workload.batch", *(c.name for c in ALL_COLUMNS)]):
             about = axis_metadata(key) if key not in BY_NAME else {"unit": BY_NAME[key].unit, "doc": BY_NAME[key].doc}
             self.metadata[f"unit.{key}"] = about["unit"]
             self.metadata[f"doc.{key}"] = about["doc"]
@@ -184,10 +186,16 @@ class Writer:
                 digits.append(digit)
             for axis, digit in zip(self.space.axes, reversed(digits), strict=True):
                 for key in axis.columns:
-                    arrays.append(self._axis_array(axis, key, digit))
-                    names.append(key)
+                    if key not in columns:  # a batch as large as possible has a figure per point
+                        arrays.append(self._axis_array(axis, key, digit))
+                        names.append(key)
+        if "workload.batch" in columns:
+            batch = np.asarray(columns["workload.batch"], dtype=np.float64)
+            missing = np.isnan(batch)  # of an impossible configuration
+            arrays.append(pa.array(np.where(missing, 0, batch).astype(np.int32), mask=missing))
+            names.append("workload.batch")
         bounds = pa.array(BOUNDS)
-        for column in COLUMNS:
+        for column in ALL_COLUMNS:
             if column.name not in columns:
                 continue
             value = columns[column.name]
@@ -196,9 +204,12 @@ class Writer:
                 index = pa.array(np.where(missing, 0, value).astype(np.int8), mask=missing)
                 arrays.append(pa.DictionaryArray.from_arrays(index, bounds))
             elif column.dtype == "float32":
-                arrays.append(pa.array(value.astype(np.float32), from_pandas=True))
+                number = value.astype(np.float32, copy=False)
+                arrays.append(
+                    pa.array(number, from_pandas=bool(np.isnan(number).any()))
+                )  # null only where there is none
             else:
-                arrays.append(pa.array(value.astype(column.dtype)))
+                arrays.append(pa.array(value.astype(column.dtype, copy=False)))
             names.append(column.name)
         fields = []
         for name, array in zip(names, arrays, strict=True):
@@ -231,6 +242,7 @@ class Writer:
                 compression=self.compression,
                 compression_level=1 if self.compression == "zstd" else None,
                 use_dictionary=labels,
+                write_statistics=[name for name in table.column_names if name not in floats],
                 column_encoding=encoding,
                 row_group_size=1 << 20,
             ),
@@ -310,13 +322,6 @@ def here(path: Path | str) -> Path:
     return remote.mirror(str(path)) if remote.is_remote(path) else Path(path)
 
 
-def parts(directory: Path) -> list[File]:
-    """The complete parts of a sweep, in order."""
-    points = directory / "points"
-    elsewhere = remote.parts(points)
-    return list(elsewhere) if elsewhere is not None else sorted(points.glob("[!.]*.parquet"))
-
-
 def files(path: Path | str, table: str = "points") -> list[File]:
     """The Parquet files of a table, `points` or `frontier`, in a sweep, a multirun, or the file itself.
 
@@ -327,7 +332,7 @@ def files(path: Path | str, table: str = "points") -> list[File]:
         return [path]
     found: list[File] = []
     for directory in sweeps(path):
-        if table == "points" and (own := parts(directory)):
+        if table == "points" and (own := part_files(directory)):
             found += own
         elif (directory / "frontier.parquet").is_file():
             found.append(directory / "frontier.parquet")
@@ -336,12 +341,43 @@ def files(path: Path | str, table: str = "points") -> list[File]:
     return found
 
 
+def part_files(directory: Path) -> list[File]:
+    """The parts of a sweep's points: files of `points/`, or of `key=value` directories in it (hive partitions).
+
+    Of a sweep that is mirrored from an address: the addresses.
+    """
+    points = directory / "points"
+    elsewhere = remote.parts(points)
+    if elsewhere is not None:
+        return list(elsewhere)
+    return sorted([*points.glob("[!.]*.parquet"), *points.glob("*=*/**/[!.]*.parquet")])
+
+
+def check_schema(path: File, metadata: Mapping[str, str]) -> None:
+    """Refuse files that this version cannot read. Files without a schema version are taken as they are.
+
+    Raises: `BadInput`.
+    """
+    found = metadata.get(f"{PREFIX}schema_version")
+    if found is None:
+        return
+    if not found.isdigit():
+        raise BadInput(f"{path}: schema version {found!r} is no number; the file is not one of codesign-sweep")
+    if int(found) > SCHEMA_VERSION:
+        raise BadInput(f"{path}: schema version {found} is newer than {SCHEMA_VERSION}; update codesign-sweep")
+    if int(found) < OLDEST_SCHEMA:
+        raise BadInput(
+            f"{path}: schema version {found} is older than {OLDEST_SCHEMA}, the oldest that can be read; sweep again"
+        )
+
+
 def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     """Points of a sweep or a multirun as a lazy frame, axis columns included.
 
     Args:
         path: a sweep's directory, a multirun's, or one Parquet file; or the address of one, `s3://bucket/sweep`.
         table: `points`, or `frontier`.
+    The columns that follow from others (`sweep.economics`) are there too, computed when they are asked for.
     Columns that only some jobs swept are null in the others. Axis columns that were left out of the files are put
     back from `point_id`. Raises: `BadInput` for a path without points or of another schema version.
     """
@@ -353,9 +389,8 @@ def scan_files(groups: Sequence[Sequence[File]]) -> pl.LazyFrame:
     frames: list[pl.LazyFrame] = []
     for group in groups:
         metadata = part_metadata(group[0]) or {}
-        found = metadata.get(f"{PREFIX}schema_version")
-        if found is not None and int(found) > SCHEMA_VERSION:
-            raise BadInput(f"{group[0]}: schema version {found} is newer than {SCHEMA_VERSION}; update codesign-sweep")
+        check_schema(group[0], metadata)
+        hive = any("=" in part for part in str(group[0]).split("/")[-5:-1])
         options: dict[str, str] = {}
         sources: list[Any] = []
         for file in group:
@@ -365,7 +400,12 @@ def scan_files(groups: Sequence[Sequence[File]]) -> pl.LazyFrame:
             else:
                 sources.append(file)
         frame = pl.scan_parquet(
-            sources, missing_columns="insert", extra_columns="ignore", storage_options=options or None
+            sources,
+            missing_columns="insert",
+            extra_columns="ignore",
+            hive_partitioning=hive,
+            try_parse_hive_dates=False,
+            storage_options=options or None,
         )
         axes = metadata.get(f"{PREFIX}axes")
         if axes is not None:
@@ -374,7 +414,8 @@ def scan_files(groups: Sequence[Sequence[File]]) -> pl.LazyFrame:
             if missing:
                 frame = with_axes(frame, axes_from_json(axes))
         labels = [n for n, t in frame.collect_schema().items() if t == pl.Categorical or isinstance(t, pl.Enum)]
-        frames.append(frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame)
+        frame = frame.with_columns(pl.col(labels).cast(pl.String)) if labels else frame
+        frames.append(with_bands(with_derived(frame)))
     return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
 
 
@@ -382,7 +423,10 @@ def _by_axes(paths: Sequence[File]) -> list[list[File]]:
     """Files grouped by the sweep they belong to."""
     groups: dict[str, list[File]] = {}
     for path in paths:
-        groups.setdefault(str(path).rpartition("/")[0], []).append(path)
+        home = str(path).rpartition("/")[0]
+        while "=" in home.rpartition("/")[2]:  # partitions of one table
+            home = home.rpartition("/")[0]
+        groups.setdefault(home, []).append(path)
     return list(groups.values())
 
 
@@ -407,7 +451,7 @@ def is_complete(path: Path, sha256: str) -> bool:
         return False
     if found.get("config_sha256") != sha256:
         return False
-    own = {str(file).rpartition("/")[2]: file for file in parts(path)}
+    own = {str(file).rpartition("/")[2]: file for file in part_files(path)}
     wanted = [f"part-{i:05d}.parquet" for i in range(found.get("parts", 0))]
     if not set(wanted) <= set(own):
         return False
@@ -424,6 +468,19 @@ def shard_of(path: Path) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) and {"index", "count", "study_sha256"} <= set(found) else None
+
+
+def with_bands(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Columns of the 80 % band beside their best values: a time times a factor, a rate over it."""
+    have = set(frame.collect_schema().names())
+    if not {"band_low", "band_high"} <= have:
+        return frame
+    low, high = pl.col("band_low"), pl.col("band_high")
+    found: dict[str, pl.Expr] = {}
+    for best, names in BANDS.items():
+        if best in have:
+            found |= dict(zip(names, band_of(pl.col(best), low, high, rate=best != "tpot_s"), strict=True))
+    return frame.with_columns(e.alias(n) for n, e in found.items() if n not in have)
 
 
 def manifest(path: Path) -> dict[str, Any]:

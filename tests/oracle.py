@@ -60,6 +60,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hbm_bytes_per_s": None, "n_sm": None, "domain": 1, "link_bytes_per_s": None, "host_link_bytes_per_s": None,
         "scaleout_bytes_per_s": None, "link_latency_s": None, "scaleout_latency_s": None, "in_network_reduce": False,
         "watts": None, "usd_per_hour": None,
+        "sram_bytes": None, "sram_bytes_per_s": None, "host_bytes": None, "host_bytes_per_s": None, "nvme_bytes": None,
+        "nvme_bytes_per_s": None, "remote_bytes": None, "remote_bytes_per_s": None,
     },
     "precision": {
         "weights": "bf16", "weights_attn": None, "weights_ffn": None, "activations": "bf16", "kv": "bf16", "output": "bf16",
@@ -71,11 +73,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "workload": {
         "isl": 1024, "osl": 1024, "context": None, "batch": 64, "prefix_hit": 0, "routing_skew": 0, "ttft_max_s": None,
+        "tpot_max_s": None,
     },
 }  # fmt: skip
 
+CLASSES = ("weights", "experts", "kv", "activations", "prefix")
+
 # The roofline itself, in the form of a preset file. Kernel constants may hold a dictionary per math unit on top.
-_PLAIN = {"math": 1.0, "read": 1.0, "write": 1.0, "t0_s": 0.0, "overlap": 1.0, "ramp_k": 0.0, "ramp_n": 0.0}
+_PLAIN = {"math": 1.0, "read": 1.0, "write": 1.0, "t0_s": 0.0, "input": 1.0, "overlap": 1.0, "chain_s": 0.0}
 _WIRE = {"share": 1.0, "t0_s": 0.0, "t0_rank_s": 0.0, "scaleout_share": 1.0, "scaleout_t0_s": 0.0}
 IDEAL: dict[str, Any] = {
     "math": 1.0,
@@ -84,7 +89,7 @@ IDEAL: dict[str, Any] = {
     "floor_link": 1.0,
     "tiles": [],
     "kernels": {kind: _PLAIN for kind in ("gemm", "experts", "attention", "mla", "prefill", "state")},
-    "links": {kind: _WIRE for kind in ("reduce", "exchange", "experts", "hop")},
+    "links": {kind: _WIRE for kind in ("reduce", "gather", "exchange", "experts", "hop")},
     "layer_s": 0.0,
     "host_s": 0.0,
     "request_s": 0.0,
@@ -92,7 +97,14 @@ IDEAL: dict[str, Any] = {
     "reserve_fraction": 0.0,
     "imbalance": 0.0,
 }
-LINK_OF = {"all_to_all": "exchange", "dispatch": "experts", "combine": "experts", "pipeline_hop": "hop"}
+LINK_OF = {
+    "all_gather": "gather",
+    "reduce_scatter": "gather",
+    "all_to_all": "exchange",
+    "dispatch": "experts",
+    "combine": "experts",
+    "pipeline_hop": "hop",
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -178,6 +190,7 @@ class Point:
         layout: dict[str, Any],
         workload: dict[str, Any],
         efficiency: dict[str, Any] | None,
+        placement: dict[str, Any] | None = None,
     ) -> None:
         self.model = m = record("model", model)
         self.hw = hw = record("hardware", hardware)
@@ -271,8 +284,18 @@ class Point:
         self.osl = float(w.osl)
 
         # --- machine
-        self.bw = self.figure(hw.hbm_bytes_per_s)
-        self.capacity = self.figure(hw.hbm_bytes)
+        self.policy = placement
+        if placement is None:
+            self.bw = self.figure(hw.hbm_bytes_per_s)
+            self.capacity = self.reserve_of = self.figure(hw.hbm_bytes)
+            self.rates = dict.fromkeys(("weights", "experts", "kv", "activations"), self.bw)
+        else:
+            self.shelves = self.find_shelves()  # name: (bytes, bytes/s)
+            used = {t for c in CLASSES for t, _ in self.wishes(c)} & set(self.shelves)
+            self.bw = max(self.shelves[t][1] for t in used)
+            self.capacity = sum(self.shelves[t][0] for t in used)
+            main = "hbm" if "hbm" in used else max(used, key=lambda t: self.shelves[t][0])
+            self.reserve_of, self.reserve_in = self.shelves[main][0], main
         self.domain = float(hw.domain)
         self.kv_b = bytes_of(self.prec.kv)
         self.act_b = bytes_of(self.prec.activations)
@@ -280,6 +303,103 @@ class Point:
         self.w_attn = self.prec.weights_attn or self.prec.weights
         self.w_ffn = self.prec.weights_ffn or self.prec.weights
         self.imbalance = 1.0 + float(self.eff["imbalance"]) if self.ep > 1 else 1.0
+
+    # --- tiers of memory: a placement is the plain mapping of its file
+
+    def find_shelves(self) -> dict[str, tuple[float, float]]:
+        """Size and bandwidth of every tier whose figures are known; behind a link, the link may be the slower."""
+        hw, out = self.hw, {}
+        for name, link in (
+            ("sram", None),
+            ("hbm", None),
+            ("host", hw.host_link_bytes_per_s),
+            ("nvme", hw.host_link_bytes_per_s),
+            ("remote", hw.scaleout_bytes_per_s),
+        ):
+            size, rate = getattr(hw, f"{name}_bytes"), getattr(hw, f"{name}_bytes_per_s")
+            if rate is None and name in ("host", "remote"):
+                rate = link
+            if size is not None and rate is not None:
+                out[name] = (float(size), float(rate if link is None else min(rate, link)))
+        return out
+
+    def wishes(self, of: str) -> list[tuple[str, float]]:
+        """Tiers that a class may live in, first choice first, and how much of it at most."""
+        assert self.policy is not None
+        said = self.policy.get(of)
+        if said is None:
+            return self.wishes("weights") if of == "experts" else []
+        entries = [said] if isinstance(said, str | dict) else said
+        flat: list[tuple[str, float]] = []
+        for entry in entries:
+            flat += [(entry, 1.0)] if isinstance(entry, str) else list(entry.items())
+        return flat
+
+    def shelve(self, sizes: dict[str, float]) -> tuple[dict[str, dict[str, float]], float]:
+        """Bytes of each class per tier, and how many bytes find no room at all."""
+        assert self.policy is not None
+        free = {name: size for name, (size, _) in self.shelves.items()}
+        free[self.reserve_in] -= self.eff["reserve_fraction"] * self.reserve_of
+        lies: dict[str, dict[str, float]] = {}
+        homeless = 0.0
+        order = list(self.policy.get("order") or CLASSES)
+        for c in [*order, *(c for c in CLASSES if c not in order)]:
+            todo, lies[c] = sizes[c], {}
+            for tier, most in self.wishes(c):
+                if tier in free:
+                    here = min(todo, free[tier], most * sizes[c])
+                    lies[c][tier] = here
+                    free[tier] -= here
+                    todo -= here
+            homeless += todo
+        return lies, homeless
+
+    def read_from(self, sizes: dict[str, float]) -> None:
+        """Set the rate at which each class is read when these bytes are held."""
+        assert self.policy is not None
+        lies, _ = self.shelve(sizes)
+        slowest = min(self.shelves[t][1] for c in CLASSES for t, _ in self.wishes(c) if t in self.shelves)
+        for c in ("weights", "experts", "kv", "activations"):
+            seconds = [lies[c][t] / self.shelves[t][1] for t in lies[c]]
+            seconds.append((sizes[c] - sum(lies[c].values())) / slowest)
+            whole = max(seconds) if self.policy.get("reads") == "overlapped" else sum(seconds)
+            self.rates[c] = sizes[c] / whole if sizes[c] > 0 else self.bw
+
+    def all_sizes(self, requests: float, tokens: float) -> dict[str, float]:
+        """Bytes of each class on one GPU with so many requests and tokens of one attention group."""
+        assert self.policy is not None
+        kv = requests * self.request_cache()
+        return {
+            "weights": self.held_weights(routed=False),
+            "experts": self.held_weights() - self.held_weights(routed=False),
+            "kv": kv,
+            "activations": 8.0 * self.d * tokens,
+            "prefix": float(self.policy.get("idle_per_running") or 0) * kv,
+        }
+
+    def tiered_prefill(self) -> tuple[float, list[dict[str, Any]]]:
+        """Time to the first token with a prefix that waits in another tier: read it back, or compute it again."""
+        assert self.policy is not None
+        hit = float(self.load.prefix_hit)
+        longest, self.longest = self.longest, self.prompt * hit
+        prefix = self.request_cache() if hit > 0 else 0.0
+        self.longest = longest
+        sizes = self.all_sizes(1.0, 1.0) | {"prefix": prefix}
+        self.rates = {}
+        self.read_from(sizes)
+        rest, ops = self.prefill(hit)
+        if not hit or not self.wishes("prefix"):
+            return rest, ops
+        lies, _ = self.shelve(sizes)
+        home = next(t for t, _ in self.wishes("kv") if t in self.shelves)
+        share = self.constants("prefill", self.attention_unit())["read"]
+        times = [size / (self.shelves[t][1] * share) for t, size in lies["prefix"].items() if t != home]
+        back = max(times, default=0.0) if self.policy.get("reads") == "overlapped" else sum(times)
+        how = self.policy.get("reload") or "serial"
+        total = rest + back if how == "serial" else max(rest, back)
+        if how == "fastest":
+            total = min(total, self.prefill(0.0)[0])
+        return total, ops
 
     # --- figures
 
@@ -319,14 +439,25 @@ class Point:
         """fp8 or bf16, as `attention_peak`."""
         return "fp8" if FORMATS[self.prec.kv][2] <= 8 and self.hw.fp8_flops is not None else "bf16"
 
-    def constants(self, kind: str, unit: str) -> dict[str, float]:
-        """What a kind of kernel reaches on a unit: shares of the peaks, and its floor in seconds."""
+    def constants(self, kind: str, unit: str, weights: str | None) -> dict[str, float]:
+        """What a kind of kernel reaches on a unit: shares of the peaks, and its floor in seconds.
+
+        A weight format may have constants on top: its own where the unit multiplies it, else those of weight-only GEMMs.
+        """
         own = self.eff["kernels"][kind]
         flat = {k: v for k, v in own.items() if not isinstance(v, dict)} | own.get(unit, {})
-        flat["math"] *= self.eff["math"]
-        flat["read"] *= self.eff["memory"]
-        flat["write"] *= self.eff["memory"]
-        flat["t0_s"] *= self.eff["floor"]
+        if weights is not None:
+            flat |= (
+                own.get(weights, {})
+                if FORMATS[weights][3] == unit
+                else own.get("weight_only", {}) | own.get(f"{weights}_{unit}", {})
+            )
+        raw = self.eff.get("factors", {}).get(kind, {})
+        own_factors = {k: v for k, v in raw.items() if not isinstance(v, dict)} | raw.get(unit, {})
+        flat["math"] *= self.eff["math"] * own_factors.get("math", 1.0)
+        for moved in ("read", "write", "input"):
+            flat[moved] *= self.eff["memory"] * own_factors.get("memory", 1.0)
+        flat["t0_s"] *= self.eff["floor"] * own_factors.get("floor", 1.0)
         return dict(flat)
 
     def attention_peak(self) -> float:
@@ -356,7 +487,14 @@ class Point:
 
     def wire(self, op: str) -> dict[str, float]:
         """Constants of the link that a collective uses."""
-        return dict(self.eff["links"][LINK_OF.get(op, "reduce")])
+        kind = LINK_OF.get(op, "reduce")
+        own = self.eff.get("factors", {}).get(f"{kind}_link", {})
+        constants = dict(self.eff["links"][kind])
+        constants["share"] *= own.get("share", 1.0)
+        for name in ("t0_s", "t0_rank_s", "one_shot_s", "one_shot_rank_s"):
+            if name in constants:
+                constants[name] *= own.get("floor", 1.0)
+        return constants
 
     def link_bw(self, op: str) -> float:
         """The scale-up link; without one, the link to the host."""
@@ -383,25 +521,37 @@ class Point:
         kv: float = 0.0,
         act_read: float = 0.0,
         write: float = 0.0,
+        cache_write: float = 0.0,
         kind: str = "gemm",
         unit: str = "bf16",
+        weights: str | None = None,
+        chain: float = 0.0,
+        keys: float = 0.0,
         tiled_flops: float = 0.0,
         crossover: float | None = None,
     ) -> dict[str, Any]:
         """Time of one kernel, and its share-out (sections 2 and 8)."""
-        eff = self.constants(kind, unit)
+        eff = self.constants(kind, unit, weights)
         t_math = larger(flops, tiled_flops) * per_flop / eff["math"] if flops else 0.0
         read = weight + kv + act_read
-        t_mem = read / (self.bw * eff["read"]) + write / (self.bw * eff["write"])
+        held = self.rates[{"gemm": "weights", "experts": "experts"}.get(kind, "kv")]
+        plain = self.rates["activations"]
+        t_held = (weight + kv) / (held * eff["read"])
+        t_act = act_read / (plain * eff["input"]) + write / (plain * eff["write"]) + cache_write / (held * eff["write"])
+        t_mem = t_held + t_act
+        write = write + cache_write
         shown_math, shown_mem = (1.0, 1.0 - eff["overlap"]) if t_math >= t_mem else (1.0 - eff["overlap"], 1.0)
         parts = {
             "math": t_math * shown_math,
-            "weight_read": weight / (self.bw * eff["read"]) * shown_mem,
-            "kv_read": kv / (self.bw * eff["read"]) * shown_mem,
-            "activation": (act_read / (self.bw * eff["read"]) + write / (self.bw * eff["write"])) * shown_mem,
+            "weight_read": weight / (held * eff["read"]) * shown_mem,
+            "kv_read": kv / (held * eff["read"]) * shown_mem,
+            "activation": t_act * shown_mem,
             "comm": 0.0,
-            "latency": eff["t0_s"],
+            "latency": eff["t0_s"] + keys * eff["chain_s"],
         }
+        # one processor takes `chain` steps in order; it hides behind the roofline, or the roofline behind it
+        steps, roof = chain * eff["chain_s"], sum(parts.values()) - parts["latency"]
+        parts["latency"] += max(steps, roof) + (1.0 - eff["overlap"]) * min(steps, roof) - roof
         time = sum(parts.values())
         return {
             "op": op,
@@ -419,7 +569,7 @@ class Point:
             "math_s": t_math,
             "memory_s": t_mem,
             "comm_s": 0.0,
-            "floor_s": eff["t0_s"],
+            "floor_s": parts["latency"],
             "time_s": time,
             "crossover_m": crossover,
             "parts": parts,
@@ -448,8 +598,10 @@ class Point:
             (m, n, k),
             flops=2.0 * m * n * k * times,
             per_flop=per_flop,
-            tiled_flops=self.tiled(m, n, k, times),
+            tiled_flops=self.tiled(m, n, k, times) if kind == "gemm" else 0.0,
             unit=self.gemm_unit(which),
+            weights={"attn": self.w_attn, "ffn": self.w_ffn, "head": None}[which],
+            chain=0.0 if op == "kv_up" else k,  # CHOICE: all keys of a prompt at once are never bound by one tile
             weight=n * k * w * times,
             act_read=m * k * self.act_b * times,
             write=m * n * self.out_b * times,
@@ -619,8 +771,10 @@ class Point:
             per_flop=1.0 / self.attention_peak(),
             kv=requests * (cached / self.kvp) * per_token,
             act_read=tokens * heads * q_width * self.act_b,
-            write=tokens * heads * v_width * self.out_b + requests * new * per_token / self.kvp,
+            write=tokens * heads * v_width * self.out_b,
+            cache_write=requests * new * per_token / self.kvp,
             kind="prefill" if prefill else ("mla" if self.mla and kind == "full" else "attention"),
+            keys=keys / self.kvp,
             unit=self.attention_unit(),
         )
         out.append(attention)
@@ -670,8 +824,9 @@ class Point:
                 flops=2.0 * tokens * (keys / self.kvp) * width,
                 per_flop=1.0 / self.attention_peak(),
                 kv=requests * (cached / self.kvp) * self.index_bytes(),
-                write=requests * new * self.index_bytes() / self.kvp,
+                cache_write=requests * new * self.index_bytes() / self.kvp,
                 kind="attention" if prefix is None else "prefill",
+                keys=keys / self.kvp,
                 unit=self.attention_unit(),
             ),
         ]
@@ -693,7 +848,7 @@ class Point:
                 flops=0.0,
                 per_flop=0.0,
                 kv=state,
-                write=state,
+                cache_write=state,
                 kind="state",
             )
         )
@@ -859,9 +1014,11 @@ class Point:
             op["phase"] = "decode"
         return parts, ops
 
-    def prefill(self) -> tuple[float, list[dict[str, Any]]]:
-        """Time to the first token, and the operations of the slowest chunk."""
-        hit = float(self.load.prefix_hit)
+    def prefill(self, hit: float) -> tuple[float, list[dict[str, Any]]]:
+        """Time to the first token with a share of the prompt in the cache, and the operations of the slowest chunk.
+
+        Kept beside them: the chunks, and how long a prompt occupies a stage when another one follows at once.
+        """
         todo, prefix = self.prompt * (1.0 - hit), self.prompt * hit
         chunk = todo if self.lay.prefill_chunk is None else min(float(self.lay.prefill_chunk), todo)
         times: list[float] = []
@@ -875,6 +1032,8 @@ class Point:
                 slowest_ops = ops
             times.append(t)
         head, hop = self.lm_head(1.0), self.hop(chunk)
+        self.chunks = float(n_chunks)
+        self.stage_busy = sum(times) * ceil(self.L / self.pp) / self.L
         ttft = 0.0
         if times:
             pace = sum(times) / len(times) if self.lay.dynamic_chunks else max(times)
@@ -940,7 +1099,7 @@ class Point:
         q_in = m.q_lora_rank if m.q_lora_rank > 0 else self.d
         return q_in * m.index_heads * m.index_dim + self.d * (m.index_dim + m.index_heads)
 
-    def held_weights(self) -> float:
+    def held_weights(self, routed: bool = True) -> float:
         """Bytes of weights on a GPU of the fullest stage (section 7)."""
         m = self.model
         attn = self.n_full * self.attention_weights("full", self.tpa, self.wo_split)
@@ -950,7 +1109,7 @@ class Point:
         d_in = self.d_latent if self.latent else self.d
         ffn = self.n_dense * m.ffn_matrices * self.d * self.ff_width
         moe = m.ffn_matrices * self.d * self.shared_width
-        if self.n_moe > 0:
+        if self.n_moe > 0 and routed:
             copies = ceil(m.n_experts / self.ep) + self.lay.redundant_slots
             moe += copies * m.ffn_matrices * d_in * m.d_expert / self.tpf
         if self.latent:
@@ -986,10 +1145,19 @@ def evaluate(
     layout: dict[str, Any],
     workload: dict[str, Any],
     efficiency: dict[str, Any] | None = None,
+    placement: dict[str, Any] | None = None,
+    phi: float = 0.0,
 ) -> dict[str, object]:
-    """All columns of one point, and `ops`. `efficiency` None is the `ideal` preset."""
-    p = Point(model, hardware, precision, layout, workload, efficiency)
+    """All columns of one point, and `ops`. `efficiency` None is `ideal`, `placement` None all in main memory.
+
+    `phi` above 0: aggregated serving, which lets a replica's decode steps wait for that share of prefill work.
+    """
+    p = Point(model, hardware, precision, layout, workload, efficiency, placement)
     m = p.model
+    if placement is not None:
+        ttft, prefill_ops = p.tiered_prefill()
+        running = p.all_sizes(ceil(p.B / p.dpa), ceil(p.b / p.dpa) * (1.0 + p.g))
+        p.read_from(running)
 
     # --- time
     parts, ops = p.decode_step(p.g)
@@ -1006,7 +1174,20 @@ def evaluate(
     expected = expected_tokens(float(m.acceptance), p.g)
     parts = {name: seconds / expected for name, seconds in parts.items()}
     tpot = t_step / expected
-    ttft, prefill_ops = p.prefill()
+    if placement is None:
+        ttft, prefill_ops = p.prefill(float(p.load.prefix_hit))
+
+    # --- a replica that prefills too: follow one request from its first token to its last. Meanwhile each of the other
+    # requests of its attention group ends once and is replaced, and the prompt of the new one is prefilled in between.
+    prefill_part, in_flight = 0.0, p.B
+    if phi > 0:
+        others = max(p.B / p.dpa - 1.0, 0.0)
+        waited = others * p.stage_busy * phi  # seconds over the whole answer
+        prefill_part = waited / p.osl
+        tpot += prefill_part
+        ttft += p.chunks * t_step  # every chunk shares a step with those who decode
+        ends_per_s = p.B / (tpot * max(p.osl - 1.0, 1.0))
+        in_flight = p.B + ends_per_s * ttft
 
     # --- rates
     user = 1.0 / tpot if tpot > 0 else NAN
@@ -1020,11 +1201,19 @@ def evaluate(
     kv = ceil(p.B / p.dpa) * request
     per_request_activations = 4.0 * p.d * 2.0 * (1.0 + p.g)
     activations = ceil(p.b / p.dpa) * per_request_activations
-    reserve = p.eff["reserve_fraction"] * p.capacity
+    reserve = p.eff["reserve_fraction"] * p.reserve_of
     held = weights + kv + activations + reserve
     fits = held <= p.capacity
     room = (p.capacity - weights - reserve) / (request + per_request_activations)
     max_batch = p.dpa * larger(floor(room), 0.0)
+    if placement is not None:
+        fits = p.shelve(running)[1] <= 1e-7 * held
+        low, high = 0.0, 2.0**24
+        while high - low > 1:
+            mid = floor((low + high) / 2.0)
+            homeless = p.shelve(p.all_sizes(mid, mid * (1.0 + p.g)))[1]
+            low, high = (mid, high) if homeless <= 0 else (low, mid)
+        max_batch = p.dpa * low
 
     total, active = p.parameters()
     growing = p.n_full * p.cache_bytes("full") + p.n_index * p.index_bytes()
@@ -1034,6 +1223,8 @@ def evaluate(
         p.reasons.add("capacity")
     if p.load.ttft_max_s is not None and ttft > p.load.ttft_max_s:
         p.reasons.add("ttft_cut")
+    if p.load.tpot_max_s is not None and tpot > p.load.tpot_max_s:
+        p.reasons.add("tpot_cut")
 
     all_ops = []
     for op in ops + prefill_ops:
@@ -1051,7 +1242,8 @@ def evaluate(
         # CHOICE: with a fixed context the prompt is that context.
         "total_tok_s_gpu": per_gpu * (p.prompt + p.osl) / p.osl,
         **{f"{name}_s": seconds for name, seconds in parts.items()},
-        "bound": max(PARTS, key=lambda name: parts[name]),
+        "bound": max([*PARTS, "prefill"], key=lambda name: {**parts, "prefill": prefill_part}[name]),
+        **({"prefill_s": prefill_part, "concurrency": in_flight} if phi > 0 else {}),
         "mfu": flops * on_mean_gpu / (weights_peak * t_step),
         "mbu": moved * on_mean_gpu / (p.bw * t_step),
         "intensity": flops / moved if moved > 0 else NAN,

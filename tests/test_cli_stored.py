@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines import frontier, query, report, sweep
+from pipelines import compare, frontier, query, report, sweep
 from sweep.config import conf_dir
 from sweep.frontier import hypervolume
 
@@ -331,6 +332,74 @@ def test_an_unfinished_job_is_left_out(sweeps: Sweeps, run: Run) -> None:
     one_line(run(report, sweeps.multi / "1"), "no complete part yet")
 
 
+# --- compare -----------------------------------------------------------------------------------------------------
+
+
+def test_two_sweeps_and_two_groups_are_compared(swept: Sweeps, run: Run, tmp_path: Path) -> None:
+    points = points_of(swept.one).filter("feasible")
+    ran = run(compare, swept.one, "--between", "hardware=h100_sxm_80gb,b200_sxm_180gb", "--at", "20,50,100",
+              "--out", tmp_path / "c", "--format", "json")  # fmt: skip
+    assert ran.code == 0, ran.err
+    rows = [r for r in json.loads(ran.out) if r["measure"] == "tok_s_gpu at tok_s_user"]
+    assert [r["at"] for r in rows if r["accuracy"] is None] == [20.0, 50.0, 100.0]
+    for row in rows:
+        for side in ("first", "second"):
+            own = points.filter((pl.col("hardware") == row[f"{side}_side"]) & (pl.col("tok_s_user") >= row["at"]))
+            assert row[side] == pytest.approx(own["tok_s_gpu"].max(), rel=1e-6)
+        assert row["ratio"] == pytest.approx(row["second"] / row["first"])
+    names = {"compare.md", "compare.csv", "compare.json", "compare.svg", "compare.png"}
+    assert {p.name for p in (tmp_path / "c").iterdir()} == names
+    assert json.loads((tmp_path / "c" / "compare.json").read_text()) == json.loads(ran.out)
+    page = (tmp_path / "c" / "compare.md").read_text()
+    assert (
+        "llama_3_1_8b" in page and json.loads((swept.one / "manifest.json").read_text())["config_sha256"][:12] in page
+    )
+
+    same = run(compare, swept.one, swept.alone, "--names", "all,kept", "--format", "csv")
+    assert same.code == 0
+    ratios = [row["ratio"] for row in csv.DictReader(io.StringIO(same.out)) if row["ratio"]]
+    assert ratios and all(float(r) == pytest.approx(1.0) for r in ratios)
+    table = run(compare, swept.one, "--between", "layout.gpus=1,2", "--where", "hardware = 'h100_sxm_80gb'")
+    assert table.code == 0 and "2 over 1" in table.out and " x |" in table.out
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["1 path: give two sweeps, or one and --between KEY=A,B"]),
+        (["--between", "hardwar=a,b"], ["--between=hardwar: no such column", "nearest: hardware"]),
+        (["--between", "hardware=h100_sxm_80gb"], ["must be KEY=A,B"]),
+        (["--between", "hardware=h100_sxm_80gb,b200"], ["hardware=b200: no such point", "b200_sxm_180gb"]),
+        (["--between", "layout.gpus=1,2", "--axes", "tok_s_user"], ["must be two columns"]),
+        (["--between", "layout.gpus=1,2", "--axes", "tok_s_user,tok_s_gp"], ["no such column", "tok_s_gpu"]),
+        (["--between", "layout.gpus=1,2", "--at", "x"], ["--at=x: must be numbers"]),
+        (["--between", "layout.gpus=1,2", "--where", "tok_s_user > 1e9"], ["1: no feasible point meets"]),
+    ],
+)
+def test_bad_comparisons_are_one_line(
+    swept: Sweeps, run: Run, tmp_path: Path, words: list[str], parts: list[str]
+) -> None:
+    one_line(run(compare, swept.one, *words, "--out", tmp_path / "o"), *parts)
+    assert not (tmp_path / "o").exists()
+
+
+def test_how_surely_points_are_on_the_frontier(swept: Sweeps, run: Run, tmp_path: Path) -> None:
+    ran = run(frontier, swept.one, "--sigma", "0.15", "--draws", "50", "--top", "2", "--out", tmp_path)
+    assert ran.code == 0 and "share of 50 draws" in ran.err
+    found = pl.read_parquet(tmp_path / "frontier.parquet")
+    assert found["stays"].is_between(0, 1).all() and found["stays"].max() > 0.5
+    assert found.group_by("hardware").agg(pl.col("knee").sum())["knee"].to_list() == [1, 1]
+    assert "| knee " in ran.out and " stays |" in ran.out
+    again = run(frontier, swept.one, "--sigma", "0.15", "--draws", "50", "--format", "csv", "--out", tmp_path)
+    assert pl.read_csv(io.StringIO(again.out))["stays"].to_list() == found["stays"].to_list()
+    for words, part in (
+        (("--sigma", "0"), "--sigma=0"),
+        (("--sigma", "0.1", "--correlation", "2"), "--correlation=2"),
+        (("--sigma", "0.1", "--draws", "0"), "--draws=0"),
+    ):
+        one_line(run(frontier, swept.one, *words), part)
+
+
 # --- query -------------------------------------------------------------------------------------------------------
 
 QUERIES = [
@@ -470,6 +539,21 @@ def test_what_named_queries_say(swept: Sweeps, run: Run) -> None:
     manifest = json.loads((swept.one / "manifest.json").read_text())
     assert {row["reason"]: row["points"] for row in rows("infeasible")} == manifest["infeasible"]
     assert sum(row["points"] for row in rows("layouts")) == manifest["frontier"]
+    for row in rows("best_per_sla"):
+        fast = points.filter(pl.col("feasible") & (pl.col("tok_s_user") >= row["tok_s_user_at_least"]))
+        own = fast.filter(pl.col("hardware") == row["hardware"])
+        assert row["tok_s_gpu"] == pytest.approx(own["tok_s_gpu"].max(), rel=1e-6)
+    counted = rows("infeasible_by_machine")
+    assert sum(row["points"] for row in counted) == points.height
+    assert {k: sum(row[k] for row in counted) for k in manifest["infeasible"]} == manifest["infeasible"]
+    cheap = points.filter(pl.col("feasible") & (pl.col("tok_s_user") >= 20))
+    assert min(row["usd_per_mtok"] for row in rows("cheapest_per_accuracy")) == pytest.approx(
+        cheap["usd_per_mtok"].min()
+    )
+    front = pl.read_parquet(swept.one / "frontier.parquet")
+    winners = rows("winning_layouts")
+    assert max(row["tok_s_gpu"] for row in winners) == pytest.approx(front["tok_s_gpu"].max())
+    assert {row["hardware"] for row in winners} == set(front["hardware"])
 
 
 def test_an_empty_answer_is_an_answer(swept: Sweeps, run: Run) -> None:
@@ -511,6 +595,82 @@ def test_bad_query_usage(swept: Sweeps, run: Run, tmp_path: Path) -> None:
     one_line(run(query, swept.one, "select 1 as x", "--format", "xls"), "invalid choice", code=2)
     one_line(run(query, swept.one, "select 1 as x", "--out", tmp_path / "no" / "x.csv"), "no such directory")
     one_line(run(query, swept.one, "select 1 as x", "--out", tmp_path), "is a directory")
+
+
+def test_hive_partitions_are_columns(sweeps: Sweeps, run: Run) -> None:
+    points = sweeps.one / "points"
+    frame = pl.concat([pl.read_parquet(p) for p in sorted(points.glob("*.parquet"))])
+    for file in points.iterdir():
+        file.unlink()
+    for name in ("h100_sxm_80gb", "b200_sxm_180gb"):
+        for gpus in (1, 2):
+            directory = points / f"hardware={name}" / f"layout.gpus={gpus}"
+            directory.mkdir(parents=True)
+            part = frame.filter((pl.col("hardware") == name) & (pl.col("layout.gpus") == gpus))
+            part.drop("hardware", "layout.gpus").write_parquet(directory / "part.parquet")
+    sql = "select hardware, layout.gpus, count(*) as n, max(tok_s_gpu) as best from points where feasible group by all"
+    ran = run(query, sweeps.one, sql + " order by hardware, layout.gpus", "--format", "json")
+    assert (ran.code, ran.err) == (0, "")
+    expected = frame.filter("feasible").group_by("hardware", "layout.gpus").agg(pl.len(), pl.col("tok_s_gpu").max())
+    found = [tuple(row.values()) for row in json.loads(ran.out)]
+    assert found == [
+        (str(a), b, n, pytest.approx(v)) for a, b, n, v in sorted(expected.rows(), key=lambda r: (str(r[0]), r[1]))
+    ]
+    theirs = duckdb.sql(f"select count(*) from read_parquet('{points}/**/*.parquet', hive_partitioning=true)")
+    assert theirs is not None and theirs.fetchall() == [(frame.height,)]
+
+
+def test_the_same_query_in_a_notebook(swept: Sweeps, run: Run) -> None:
+    import sweep as package
+
+    frame = package.scan(swept.multi).filter(pl.col("tok_s_user") > 50).select(pl.len()).collect()
+    sql = "select count(*) as n from points where tok_s_user > 50"
+    assert json.loads(run(query, swept.multi, sql, "--format", "json").out) == [{"n": frame.item()}]
+
+
+SMALL_MEMORY = """
+import resource, sys
+from pipelines import query
+from sweep.store import scan
+scan(sys.argv[1]).head(1).collect(engine="streaming")  # imports and threads, before the limit
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28), used + (1 << 28)))
+sys.exit(query.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to set a limit over what is in use")
+def test_queries_stream_through_bounded_memory(tmp_path: Path) -> None:
+    """16 million rows of 64 bytes, 1 GiB once decoded, under a limit of 256 MiB."""
+    rows, parts = 1_000_000, 16
+    (tmp_path / "points").mkdir()
+    x = np.arange(rows, dtype=np.float32)
+    frame = pl.DataFrame({f"c{i}": x % (i + 7) for i in range(12)}).with_columns(
+        pl.int_range(rows, dtype=pl.Int64).alias("point_id"),
+        pl.Series("tok_s_gpu", x),
+        pl.Series("g", np.arange(rows, dtype=np.int32) % 5),
+    )
+    frame.write_parquet(tmp_path / "points" / "part-0000.parquet", row_group_size=1 << 18)
+    for i in range(1, parts):
+        os.link(tmp_path / "points" / "part-0000.parquet", tmp_path / "points" / f"part-{i:04d}.parquet")
+    sql = "select g, count(*) as n, max(tok_s_gpu) as best, sum(c3) as c from points where c5 > 2 group by g order by g"
+    ran = subprocess.run(
+        [sys.executable, "-c", SMALL_MEMORY, str(tmp_path), sql, "--format", "json"],
+        capture_output=True, text=True, env={**os.environ, "POLARS_MAX_THREADS": "2"}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    kept = frame.filter(pl.col("c5") > 2).group_by("g").agg(pl.len(), pl.col("tok_s_gpu").max()).sort("g")
+    assert [(r["g"], r["n"], r["best"]) for r in json.loads(ran.stdout)] == [
+        (g, n * parts, best) for g, n, best in kept.rows()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "part"), [("0", "schema version 0 is older than"), ("one", "schema version 'one' is no number")]
+)
+def test_an_older_schema_is_refused_in_one_line(tmp_path: Path, run: Run, version: str, part: str) -> None:
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "p.parquet", metadata={"codesign.schema_version": version})
+    one_line(run(query, tmp_path / "p.parquet", "select a from points"), part)
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path, run: Run) -> None:
@@ -558,7 +718,7 @@ def test_report_and_planning_document(sweeps: Sweeps, run: Run, tmp_path: Path) 
     assert "stale" not in text
     assert "design points were evaluated" in text
     links = re.findall(r"\]\(([^)]+)\)", text)
-    assert links == ["../multi/0/frontier.svg", "../multi/0/frontier.csv"]
+    assert links == [f"../multi/0/frontier.{suffix}" for suffix in ("svg", "csv", "html")]
     assert all((document.parent / link).is_file() for link in links)
     empty = re.compile(r"(<!-- codesign:begin (?!nowhere|\S+ -->`)\S+ -->\n).*?( *<!-- codesign:end)", re.DOTALL)
     assert empty.sub(r"\1\2", text) == empty.sub(r"\1\2", DOC)  # all other text as it was
@@ -574,6 +734,31 @@ def test_report_and_planning_document(sweeps: Sweeps, run: Run, tmp_path: Path) 
     document.write_bytes(windows)
     assert run(report, sweeps.one, "--doc", document).code == 0
     assert document.read_bytes() == text.replace("\n", "\r\n").encode()
+
+
+def test_a_document_starts_from_a_template(sweeps: Sweeps, run: Run, tmp_path: Path) -> None:
+    document = tmp_path / "plan.md"
+    ran = run(report, sweeps.one, "--doc", document, "--template", "planning")
+    assert ran.code == 0 and "written with summary" in ran.out, ran.err
+    text = document.read_text()
+    assert "design points were evaluated" in text and "_What we do, and what would change our mind._" in text
+    document.write_text(text.replace("_What we do, and what would change our mind._", "We buy nothing."))
+    ran = run(report, sweeps.one, "--doc", document, "--template", "planning")  # exists: not started anew
+    assert "up to date" in ran.out and "We buy nothing." in document.read_text()
+
+    own = tmp_path / "own.md"
+    own.write_text("Ours\n\n<!-- codesign:begin best -->\n<!-- codesign:end best -->\n")
+    assert run(report, sweeps.one, "--doc", tmp_path / "two.md", "--template", own).code == 0
+    assert (tmp_path / "two.md").read_text().startswith("Ours\n") and "| " in (tmp_path / "two.md").read_text()
+    assert own.read_text().count("\n") == 4
+    (tmp_path / "bare.md").write_text("nothing\n")
+    new = tmp_path / "new.md"
+    one_line(
+        run(report, sweeps.one, "--doc", new, "--template", tmp_path / "bare.md"), "--template=", "no marked section"
+    )
+    one_line(run(report, sweeps.one, "--doc", new, "--template", tmp_path / "ow.md"), "no such file", "own.md")
+    one_line(run(report, sweeps.one, "--template", own), "say with --doc")
+    assert not new.exists()
 
 
 def test_report_of_each_job(sweeps: Sweeps, run: Run) -> None:

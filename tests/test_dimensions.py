@@ -107,6 +107,7 @@ class UnitNamespace:
         return float(math.floor(value)) if math.isfinite(value) else value
 
     exp = staticmethod(lambda x: math.exp(_bare(x)))
+    sqrt = staticmethod(lambda x: math.sqrt(_bare(x)))
     expm1 = staticmethod(lambda x: math.expm1(_bare(x)))
     log = staticmethod(lambda x: math.log(_bare(x)))
     log1p = staticmethod(lambda x: math.log1p(_bare(x)) if _bare(x) > -1 else -math.inf)
@@ -148,6 +149,8 @@ def tagged(record: Any) -> Any:
         value = getattr(record, f.name)
         if isinstance(value, OpRate | Link | Tile):
             changed[f.name] = tagged(value)
+        elif value is None:  # memory is one tier
+            changed[f.name] = None
         elif isinstance(value, tuple):
             changed[f.name] = tuple(tagged(v) for v in value)
         else:
@@ -275,11 +278,11 @@ def test_units_do_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch) -> Non
 PLANTED: list[tuple[Callable[..., Any], str, str]] = [
     (ops.kernel, "weight_bytes * per_read", "weight_bytes / per_read"),
     (ops.kernel, "flops * (1.0 / rate.flops_per_s)", "flops * rate.flops_per_s"),
-    (ops.kernel, "floor_s=rate.t0_s", "floor_s=rate.flops_per_s"),
+    (ops.kernel, "floor_s=rate.t0_s if", "floor_s=rate.flops_per_s if"),
     (ops.kernel_parts, "computes = op.math_s >= memory_s", "computes = op.math_s >= op.weight_bytes"),
     (gemm.gemm, "weight_bytes=n * k * weight", "weight_bytes=n * k"),
     (gemm.gemm, "input_bytes=m * (k * machine.act * groups)", "input_bytes=m * (k * machine.act * weight * groups)"),
-    (gemm.gemm, "rate.flops_per_s * ramp", "rate.read_bytes_per_s * ramp"),
+    (gemm.gemm, "chain_s=k * rate.chain_s", "chain_s=k * rate.flops_per_s"),
     (gemm.tiled_math_s, "/ (flops_per_s * tile.rate)", "* (flops_per_s * tile.rate)"),
     (collectives._two_levels, "inner_bytes * (1.0 / used)", "inner_bytes * used"),
     (collectives.exchange, "inner = message * ", "inner = link.t0_s * "),

@@ -347,7 +347,7 @@ def test_the_six_parts_add_up_to_the_time_per_token() -> None:
 def test_report_is_complete_relative_and_repeatable(tmp_path: Path) -> None:
     frame = frontier()
     text = write(tmp_path, frame)
-    names = {"report.md", "frontier.csv", "frontier.svg", "frontier.png", "time.svg", "time.png"}
+    names = {"report.md", "frontier.csv", "frontier.html", "frontier.svg", "frontier.png", "time.svg", "time.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert links and all((tmp_path / link).is_file() and "/" not in link for link in links)

@@ -6,10 +6,11 @@ numbers that carry units by exchanging the namespace `xp`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from sweep.point import Num
@@ -68,6 +69,11 @@ def exp(x: Num) -> Num:
     return xp.exp(x)
 
 
+def sqrt(x: Num) -> Num:
+    """The square root."""
+    return xp.sqrt(x)
+
+
 def log(x: Num) -> Num:
     """The natural logarithm."""
     return xp.log(x)
@@ -83,6 +89,45 @@ def log1p(x: Num) -> Num:
     return xp.log1p(x)
 
 
+def repeat(times: int, step: Callable[[Any], Any], start: Any) -> Any:
+    """`step` applied `times` times: one compiled loop on jax arrays, which unrolled would take long to compile."""
+    if xp is jnp:
+        return jax.lax.fori_loop(0, times, lambda _, state: step(state), start)
+    for _ in range(times):
+        start = step(start)
+    return start
+
+
 def safe(x: Num) -> Num:
     """A divisor that may be absent: 1 where it is 0."""
     return where(x > 0, x, 1.0)
+
+
+def largest_true(condition: Callable[[Num], Num], lo: Num, hi: Num, halvings: int) -> Num:
+    """The largest x in [lo, hi] where a condition holds that, once false, stays false; `lo` where it never does.
+
+    Bisection; on jax the loop is compiled once, not `halvings` times.
+    """
+
+    def halved(_: Num, bounds: tuple[Num, Num]) -> tuple[Num, Num]:
+        below, above = bounds
+        middle = (below + above) / 2.0
+        holds = condition(middle)
+        return where(holds, middle, below), where(holds, above, middle)
+
+    holds = condition(hi)
+    lo = where(holds, hi, lo)
+    if xp is jnp:
+        bounds: tuple[Num, Num] = jax.lax.fori_loop(0, halvings, halved, _alike(lo, hi))
+    else:
+        bounds = (lo, hi)
+        for i in range(halvings):
+            bounds = halved(i, bounds)
+    return bounds[0]
+
+
+def _alike(a: Num, b: Num) -> tuple[Num, Num]:
+    """Two numbers as arrays of one shape and type."""
+    both = jnp.broadcast_arrays(jnp.asarray(a), jnp.asarray(b))
+    kind = jnp.result_type(*both)
+    return both[0].astype(kind), both[1].astype(kind)

@@ -6,6 +6,7 @@ chunked-local layers, sparse attention with an indexer, linear and SSM layers wi
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from sweep.cost.arith import ceil_div, minimum, where
@@ -196,6 +197,7 @@ def decode_attention(
         kv_read = requests (S / kvp) per-token bytes ceil(n_kv / tpa) / n_kv       drafted tokens share the read
         flops   = 2 tokens (S / kvp) (n_heads / tpa) (head_dim + v)                MLA absorbed: 2 kv_lora + rope
     Window layers see min(S, window), sparse layers min(S, sparse_top_k) plus the indexer, which reads all S keys.
+    A processor walks its keys in order: the floor grows with them.
     Source: Helix (arXiv 2507.07120) appendix; DeepSeek-V3.2 for the indexer.
     """
     heads = query_heads(model, layout)
@@ -214,6 +216,7 @@ def decode_attention(
                 n=keys,
                 k=h.width,
                 groups=heads,
+                floor_s=machine.attention.t0_s + keys * machine.attention.chain_s,
                 flops=keys * (tokens.attend * 2.0 * heads * (h.width + h.v_width)),
                 kv_read_bytes=keys * (tokens.requests * token_bytes),
                 kv_write_bytes=tokens.requests / layout.kvp * token_bytes,
@@ -239,6 +242,7 @@ def decode_attention(
                 n=keys,
                 k=latent + model.qk_rope_dim,
                 groups=heads,
+                floor_s=machine.mla.t0_s + keys * machine.mla.chain_s,
                 flops=keys * (tokens.attend * 2.0 * heads * (2.0 * latent + model.qk_rope_dim)),
                 kv_read_bytes=keys * (tokens.requests * token_bytes),
                 kv_write_bytes=tokens.requests / layout.kvp * token_bytes,
@@ -259,6 +263,7 @@ def decode_attention(
                 n=keys,
                 k=model.index_dim,
                 groups=model.index_heads,
+                floor_s=machine.attention.t0_s + keys * machine.attention.chain_s,
                 flops=keys * (tokens.attend * 2.0 * model.index_heads * model.index_dim),
                 kv_read_bytes=keys * (tokens.requests * key_bytes),
                 kv_write_bytes=tokens.requests / layout.kvp * key_bytes,
@@ -276,7 +281,8 @@ def prefill_attention(
     """Attention of one prefill chunk after a prefix, and MLA's expansion of keys and values over prefix and chunk.
 
         causal flops = 2 c (p + c / 2) n_heads (head_dim + v)        KV read (p + c) per chunk
-    A window layer attends min(p + c / 2, window) keys per query and reads min(p, window) + c.
+    A window layer attends min(p + c / 2, window) keys per query and reads min(p, window) + c. The floor grows with the
+    keys per query, which a processor walks in order.
     Under kvp each rank attends all queries over its share of the keys.
     Source: the causal half square of FlashAttention; DeepSeek-V3 for unabsorbed MLA prefill.
     """
@@ -307,6 +313,7 @@ def prefill_attention(
                 n=keys / layout.kvp,
                 k=width,
                 groups=groups,
+                floor_s=machine.prefill.t0_s + keys / layout.kvp * machine.prefill.chain_s,
                 flops=keys / layout.kvp * (chunk * 2.0 * groups * (width + v_width)),
                 kv_read_bytes=read / layout.kvp * token_bytes,
                 kv_write_bytes=tokens.project * new_bytes,
@@ -339,19 +346,19 @@ def prefill_attention(
         count = mla_layers(model)
         width, v_width = model.qk_nope_dim + model.qk_rope_dim, model.v_head_dim
         token_bytes = (model.kv_lora_rank + model.qk_rope_dim) * machine.kv
-        ops.append(
-            gemm(
-                "kv_up",
-                "prefill",
-                machine,
-                machine.gemm_attn,
-                count=count,
-                m=all_keys / layout.kvp,
-                n=heads * (model.qk_nope_dim + v_width),
-                k=model.kv_lora_rank,
-                weight=machine.attn_weight,
-            )
+        expand = gemm(
+            "kv_up",
+            "prefill",
+            machine,
+            machine.gemm_attn,
+            count=count,
+            m=all_keys / layout.kvp,
+            n=heads * (model.qk_nope_dim + v_width),
+            k=model.kv_lora_rank,
+            weight=machine.attn_weight,
         )
+        # all keys at once keep the processors busy far longer than one tile's chain, and chunks stay summable
+        ops.append(dataclasses.replace(expand, chain_s=0.0))
         attend("attention", count, heads, minimum(mean_keys, top_k), all_keys, width, v_width, token_bytes, token_bytes)
     if kinds.sparse:
         key_bytes = model.index_dim * machine.kv

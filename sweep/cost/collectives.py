@@ -71,7 +71,7 @@ def gather(name: str, phase: Phase, machine: Machine, *, count: Num, message: Nu
 
     Source: NCCL tests (bus bandwidth).
     """
-    link = machine.reduce
+    link = machine.gather
     n_in = inside(group, stride, machine.domain)
     n_out = group / n_in
     inner = message * ((n_in - 1.0) / n_in)

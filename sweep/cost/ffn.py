@@ -104,7 +104,8 @@ def ffn_ops(
 
     def add(name: str, count: Num, m: Num, n: Num, k: Num, groups: Num = 1.0) -> None:
         rate = machine.experts if name.startswith("experts") else machine.gemm_ffn
-        ops.append(gemm(name, phase, machine, rate, count=count, m=m, n=n, k=k, weight=w, groups=groups))
+        tiled = not name.startswith("experts")
+        ops.append(gemm(name, phase, machine, rate, count=count, m=m, n=n, k=k, weight=w, groups=groups, tiled=tiled))
 
     if kinds.dense:
         width = dense_width(model.d_ff, layout)

@@ -103,19 +103,28 @@ def stage_share(model: Model, layout: Layout) -> Num:
     return ceil_div(model.n_layers, layout.pp) / model.n_layers
 
 
-def weights_bytes(model: Model, machine: Machine, layout: Layout) -> Num:
+def expert_bytes(model: Model, machine: Machine, layout: Layout) -> Num:
+    """Routed experts of the fullest stage on one GPU."""
+    experts = held_experts(model, layout) * _expert_params(model) / layout.tpf
+    return machine.ffn_weight * (model.n_moe_layers * experts) * stage_share(model, layout)
+
+
+def weights_bytes(model: Model, machine: Machine, layout: Layout, *, experts: bool = True) -> Num:
     """Weights of the fullest stage on one GPU; each part is divided by its own split only.
 
     Embeddings: vocab d / (tpa kvp) each; with pp = 1 both (one if tied), with pp > 1 each end stage holds one.
+
+    Args:
+        experts: count the routed experts; false leaves them out.
     """
     attention = _attention_params(model, layout)
     router, latent = _moe_fixed_params(model)
     m, d = model.ffn_matrices, model.d_model
-    experts = held_experts(model, layout) * _expert_params(model) / layout.tpf
+    routed: Num = held_experts(model, layout) * _expert_params(model) / layout.tpf if experts else 0.0
     shared = m * d * dense_width(model.d_shared, layout)
     dense = model.n_dense_layers * m * d * dense_width(model.d_ff, layout)
     layers = machine.attn_weight * (attention.heads + attention.output + attention.everywhere)
-    layers = layers + machine.ffn_weight * (dense + model.n_moe_layers * (experts + shared + latent))
+    layers = layers + machine.ffn_weight * (dense + model.n_moe_layers * (routed + shared + latent))
     layers = layers + machine.head_weight * model.n_moe_layers * router
     layers = layers + EXTRA_BYTES * (_norm_params(model) + model.extra_params / layout.tpa)
     tables = where(layout.pp > 1.0, 1.0, where(model.tied_embeddings > 0, 1.0, 2.0))
@@ -136,6 +145,13 @@ def request_bytes(model: Model, machine: Machine, layout: Layout, longest: Num) 
     cache = (longest * growing + minimum(longest, model.window) * bounded) / layout.kvp
     state = model.n_linear_layers * model.state_bytes_per_layer / layout.tpa
     return (cache + state) * stage_share(model, layout)
+
+
+def cached_bytes(model: Model, machine: Machine, prompt: Num) -> Num:
+    """Cache and state that the prefill of one prompt leaves behind, over the whole model, nothing duplicated."""
+    growing, bounded = cache_token_bytes(model, machine, Layout(tpa=1.0, kvp=1.0))
+    state = model.n_linear_layers * model.state_bytes_per_layer
+    return prompt * growing + minimum(prompt, model.window) * bounded + state
 
 
 @jax.tree_util.register_dataclass

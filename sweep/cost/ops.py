@@ -8,7 +8,7 @@ from typing import Literal
 
 import jax
 
-from sweep.cost.arith import where
+from sweep.cost.arith import minimum, where
 from sweep.machine import OpRate
 from sweep.point import Num
 
@@ -43,7 +43,8 @@ class Op:
     activation_s: Num = 0.0
     comm_s: Num = 0.0
     floor_s: Num = 0.0
-    overlap: Num = 1.0  # of math and memory
+    chain_s: Num = 0.0  # what one processor needs to walk the inner dimension, however many work side by side
+    overlap: Num = 1.0  # of math and memory, and of both with the chain
 
 
 @jax.tree_util.register_dataclass
@@ -76,27 +77,37 @@ class Parts:
 def kernel_parts(op: Op) -> Parts:
     """Time of one kernel by cause.
 
-        t = t0 + max(t_math, t_mem) + (1 - overlap) min(t_math, t_mem)
+        t = t0 + join(join(t_math, t_mem), t_chain)        join(a, b) = max(a, b) + (1 - overlap) min(a, b)
 
-    overlap = 1 is the roofline, overlap = 0 the sum that narrow formats are measured to be nearer to. What is longer
-    is charged in full, what is shorter by what shows of it; memory time is shared among its bytes; the floor is
+    overlap = 1 is the roofline, overlap = 0 the sum. What is longer of math and memory is charged in full, what is
+    shorter by what shows of it; memory time is shared among its bytes; the floor and what shows of the chain are
     latency.
     Source: Williams et al., Roofline (CACM 2009); the partial overlap replaces the p-norms that fit operator tables
-    (bf16 p about 3, fp8 and fp4 about 1; see the efficiency preset) by something linear.
+    by something linear, and the chain (K steps of a GEMM that one processor takes one after the other) explains why
+    deep and narrow GEMMs are slow; both were chosen on held-out rows (see `sweep.calibration.operators`).
     """
     memory_s = op.weight_s + op.kv_s + op.activation_s
     computes = op.math_s >= memory_s
     shows = 1.0 - op.overlap
     of_memory = where(computes, shows, 1.0)
+    latency_s = op.floor_s
+    if not _absent(op.chain_s):
+        both = op.math_s + memory_s - op.overlap * minimum(op.math_s, memory_s)
+        latency_s = latency_s + op.chain_s - op.overlap * minimum(op.chain_s, both)
     return Parts(
         math_s=op.math_s * where(computes, 1.0, shows),
         weight_s=op.weight_s * of_memory,
         kv_s=op.kv_s * of_memory,
         activation_s=op.activation_s * of_memory,
-        latency_s=op.floor_s,
+        latency_s=latency_s,
         flops=op.flops,
         bytes=op.weight_bytes + op.kv_bytes + op.input_bytes + op.output_bytes,
     )
+
+
+def _absent(x: Num) -> bool:
+    """Whether a number is the plain 0 of an operation that has no such part, so that no code is made for it."""
+    return isinstance(x, float) and x == 0.0
 
 
 def comm_parts(op: Op) -> Parts:
@@ -140,6 +151,8 @@ def kernel(
     input_bytes: Num = 0.0,
     output_bytes: Num = 0.0,
     math_s: Num | None = None,
+    chain_s: Num = 0.0,
+    floor_s: Num | None = None,
     m: Num = 0.0,
     n: Num = 0.0,
     k: Num = 0.0,
@@ -152,8 +165,18 @@ def kernel(
         count: layers that have it.
         flops, *_bytes: totals on this GPU in this layer and step. New cache entries count as written activations.
         math_s: seconds of math where flops / rate is not all of it (tiles and waves).
+        chain_s: seconds that one processor needs for the inner dimension, hidden like math and memory.
+        floor_s: the floor where it is more than that of an empty kernel.
     """
-    per_read = 1.0 / rate.read_bytes_per_s  # a configuration's own: a division less for every load
+    # reciprocals are a configuration's own: a division less for every load
+    per_read, per_input = 1.0 / rate.read_bytes_per_s, 1.0 / rate.input_bytes_per_s
+    per_write = 1.0 / rate.write_bytes_per_s
+    weight_s, kv_s = weight_bytes * per_read, kv_read_bytes * per_read
+    activation_s = input_bytes * per_input + (output_bytes + kv_write_bytes) * per_write
+    if rate.held_slowdown is not None:  # memory in several tiers
+        weight_s, kv_s = weight_s * rate.held_slowdown, kv_s * rate.held_slowdown
+        activation_s = rate.act_slowdown * (input_bytes * per_input + output_bytes * per_write)
+        activation_s = activation_s + kv_write_bytes * (per_write * rate.held_slowdown)
     return Op(
         name=name,
         phase=phase,
@@ -168,9 +191,10 @@ def kernel(
         input_bytes=input_bytes,
         output_bytes=output_bytes + kv_write_bytes,
         math_s=flops * (1.0 / rate.flops_per_s) if math_s is None else math_s,
-        weight_s=weight_bytes * per_read,
-        kv_s=kv_read_bytes * per_read,
-        activation_s=input_bytes * per_read + (output_bytes + kv_write_bytes) * (1.0 / rate.write_bytes_per_s),
-        floor_s=rate.t0_s,
+        weight_s=weight_s,
+        kv_s=kv_s,
+        activation_s=activation_s,
+        floor_s=rate.t0_s if floor_s is None else floor_s,
+        chain_s=chain_s,
         overlap=rate.overlap,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sweep.cost.arith import floor, maximum, minimum, where, whole
 from sweep.cost.attention import prefill_attention
@@ -50,7 +51,7 @@ def sum_of_max(a: tuple[Num, Num], b: tuple[Num, Num], n: Num) -> Num:
 def _sum_over_chunks(ops_at: Callable[[Num], list[Op]], prefix: Num, chunk: Num, n: Num, breaks: list[Num]) -> Num:
     """Seconds of prefix-dependent kernels over n equal chunks.
 
-    Between the prefixes at which a window fills, each kernel's math and memory time are straight lines in the
+    Between the prefixes at which a window fills, each kernel's math, memory time and floor are straight lines in the
     prefix; two evaluations give the line, and the sum of t0 + max + (1 - overlap) min is closed.
     """
     edges: list[Num] = [n * 0.0]
@@ -69,7 +70,8 @@ def _sum_over_chunks(ops_at: Callable[[Num], list[Op]], prefix: Num, chunk: Num,
             memory = (memory_s, (memory_e - memory_s) / span)
             count = maximum(hi - lo, 0.0)
             both = _series(s.math_s + memory_s, math[1] + memory[1], 0.0, count)
-            seconds = s.floor_s * count + s.overlap * sum_of_max(math, memory, count) + (1.0 - s.overlap) * both
+            floors = _series(s.floor_s, (e.floor_s - s.floor_s) / span, 0.0, count)
+            seconds = floors + s.overlap * sum_of_max(math, memory, count) + (1.0 - s.overlap) * both
             total = total + where(hi > lo, seconds, 0.0) * s.count
     return total
 
@@ -84,10 +86,25 @@ def _first_hidden(work_at: Callable[[Num], Num], comm_s: Num, n: Num) -> Num:
     return lo
 
 
-def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
-    """Time to the first token of one request per attention group, nothing queued before it.
+@dataclass(frozen=True, kw_only=True)
+class Prefill:
+    """The prefill of one prompt per attention group."""
 
-        (sum t_i + (P-1) max t_i) / P x stage imbalance + hops + LM head + host;   dynamic chunks: max -> mean
+    ttft_s: Num  # until its first token, nothing queued before it
+    busy_s: Num  # of each stage: what passes between two prompts while the pipeline is kept full
+    chunks: Num
+
+
+def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
+    """Time to the first token of one request per attention group, nothing queued before it; see `prefill`."""
+    return prefill(row, context, kinds).ttft_s
+
+
+def prefill(row: Row, context: Context, kinds: Kinds) -> Prefill:
+    """Prefill of one request per attention group, nothing queued before it.
+
+        ttft = (sum t_i + (P-1) max t_i) / P x stage imbalance + hops + LM head + host;   dynamic chunks: max -> mean
+        busy = sum t_i / P x stage imbalance
     over chunks of isl (1 - hit) tokens; stage imbalance = ceil(L/P) P / L.
     Source: LMSYS chunked pipeline (2026-01-15): efficiency M / (P - 1 + M) for equal chunks.
     """
@@ -106,7 +123,7 @@ def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
     if not kinds.chunked:
         chunk = new
         total = chunk_s(new, cached)
-        longest, count = total, 1.0
+        longest, count = total, total * 0.0 + 1.0
     else:
         chunk = where(layout.prefill_chunk > 0, minimum(layout.prefill_chunk, new), new)
         whole_chunks = floor(new / chunk + 1e-4)
@@ -146,4 +163,8 @@ def ttft_s(row: Row, context: Context, kinds: Kinds) -> Num:
     head = op_parts(head_op("prefill", row.model, row.machine, layout, tokens)).total_s
     hops = tally([hop_op("prefill", row.model, row.machine, layout, tokens)]).total_s
     stage = stage_share(row.model, layout) * p
-    return (total + (p - 1.0) * longest) / p * stage + hops + head + row.machine.host_s
+    return Prefill(
+        ttft_s=(total + (p - 1.0) * longest) / p * stage + hops + head + row.machine.host_s,
+        busy_s=total / p * stage,
+        chunks=count,
+    )

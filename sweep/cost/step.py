@@ -46,11 +46,11 @@ class Row:
 class LoadStep:
     """A step of one microbatch without its attention."""
 
-    layers: Parts  # kernels of all layers; where nothing can overlap, the collectives too
-    comm: Parts  # collectives that can hide behind kernels
-    exchange: Parts  # dispatch and combine, where two batches overlap
-    head: Parts
-    hop: Parts  # all hops of one microbatch
+    layers: Parts = Parts()  # kernels of all layers; where nothing can overlap, the collectives too
+    comm: Parts = Parts()  # collectives that can hide behind kernels
+    exchange: Parts = Parts()  # dispatch and combine, where two batches overlap
+    head: Parts = Parts()
+    hop: Parts = Parts()  # all hops of one microbatch
 
 
 def elementwise(phase: Phase, model: Model, machine: Machine, tokens: Tokens) -> Op:

@@ -17,8 +17,9 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from sweep.report.markdown import BOUND_LABELS, integer, layout_label, model_label, number, percent, told_apart
-from sweep.report.selection import accuracy_floors, at_least, best_at, envelope, interactivity_floors
+from sweep.columns import unit_of
+from sweep.report.markdown import BOUND_LABELS, header, integer, layout_label, model_label, number, percent, told_apart
+from sweep.report.selection import LOWER_IS_BETTER, accuracy_floors, at_least, best_at, envelope, interactivity_floors
 
 BOUND_COLOURS = {
     "math": "#E69F00",
@@ -28,7 +29,8 @@ BOUND_COLOURS = {
     "comm": "#D55E00",
     "latency": "#CC79A7",
 }
-PARTS = {f"{name}_s": name for name in BOUND_COLOURS}
+PART_COLOURS = {**BOUND_COLOURS, "prefill": "#F0E442"}  # a replica may wait for prompts too
+PARTS = {f"{name}_s": name for name in PART_COLOURS}
 LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 UNCONFIRMED = ("announced", "estimated", "hypothetical")  # values of `hardware_status` that are drawn dashed
@@ -40,6 +42,30 @@ _DECADES = {"x": 3.5, "y": 4.5}  # what an axis shows at most, counted from its 
 _VERTEX_GAP = 1.0  # pixels between corners of one line: finer than the eye, coarse enough for a small file
 
 
+AXIS_TITLES = {
+    "tok_s_user": "interactivity [tok/s/user]",
+    "tok_s_gpu": "output throughput [tok/s/GPU]",
+    "total_tok_s_gpu": "input and output throughput [tok/s/GPU]",
+    "ttft_s": "time to the first token [s]",
+    "tpot_s": "time per output token [s]",
+    "request_s": "end-to-end latency of a request [s]",
+    "tok_s_mw": "output throughput [tok/s per MW of board power]",
+    "tok_s_mw_drawn": "output throughput [tok/s per MW drawn]",
+    "tok_per_usd": "output tokens per dollar",
+    "usd_per_mtok": "price of a million output tokens [USD]",
+    "usd_per_mtok_total": "price of a million input and output tokens [USD]",
+    "usd_per_request": "price of a request [USD]",
+    "joule_per_tok": "energy of an output token, board power [J]",
+    "joule_per_tok_drawn": "energy of an output token, mean draw [J]",
+    "gpus": "GPUs of the service",
+}
+
+
+def axis_title(column: str) -> str:
+    """What an axis says: the quantity, what is counted, the unit."""
+    return AXIS_TITLES.get(column, f"{header(column).split(' [')[0]} [{unit_of(column)}]")
+
+
 def frontier_chart(
     frame: pl.DataFrame,
     *,
@@ -49,8 +75,8 @@ def frontier_chart(
     colour: str = "bound",
     title: str = "",
     subtitle: str | Sequence[str] = "",
-    x_title: str = "interactivity [tok/s/user]",
-    y_title: str = "output throughput [tok/s/GPU]",
+    x_title: str | None = None,
+    y_title: str | None = None,
     floors: Sequence[float | None] | None = None,
     row: str | None = None,
     apart: str | None = None,
@@ -86,8 +112,10 @@ def frontier_chart(
     columns = 1 if not several else (len(floors) if row is not None else 2)
     width = {1: 520, 2: 330}.get(columns, 250)
     height = 340 if not several else (250 if columns == 2 else 215)
-    x_axis = _LogAxis(shown[x].to_list(), width, "x", x_title)
-    shared_y = _LogAxis(shown[y].to_list(), height, "y", y_title)
+    x_title, y_title = x_title or axis_title(x), y_title or axis_title(y)
+    small = {name: name in LOWER_IS_BETTER for name in (x, y)}
+    x_axis = _LogAxis(shown[x].to_list(), width, "x", x_title, small_first=small[x])
+    shared_y = _LogAxis(shown[y].to_list(), height, "y", y_title, small_first=small[y])
     styles = _Styles(lines, frame, line, colour, shown)
 
     panels: list[Any] = []
@@ -95,7 +123,8 @@ def frontier_chart(
     for index, (name, floor, points) in enumerate(cells):
         y_axis = shared_y
         if name is not None:  # one scale per row: a long context would lie at the bottom of a short one's
-            y_axis = _LogAxis([v for n, _, p in cells if n == name for v in p[y].to_list()], height, "y", y_title)
+            own_y = [v for n, _, p in cells if n == name for v in p[y].to_list()]
+            y_axis = _LogAxis(own_y, height, "y", y_title, small_first=small[y])
         cut = cut or y_axis.cut
         text = [] if name is None else [str(name)]
         if floor is not None or len(floors) > 1:
@@ -111,17 +140,22 @@ def frontier_chart(
     chart = alt.vconcat(*grid, spacing=14).resolve_scale(fill="shared", shape="shared", stroke="shared")
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     if cut:
-        notes.append("axes end a few decades below their largest value: points further out are not drawn")
-    return _dressed(chart, title, notes)
+        notes.append("axes show a few decades from their best value: points further out are not drawn")
+    return dressed(chart, title, notes)
 
 
 class _LogAxis:
     """A log axis with a fixed domain, so that pixels can be reckoned with before anything is drawn."""
 
-    def __init__(self, values: Sequence[float], pixels: int, channel: str, title: str) -> None:
+    def __init__(
+        self, values: Sequence[float], pixels: int, channel: str, title: str, *, small_first: bool = False
+    ) -> None:
         low, high = (min(values), max(values)) if values else (1.0, 10.0)
         self.cut = low < high / 10 ** _DECADES[channel]
-        low = max(low, high / 10 ** _DECADES[channel])
+        if small_first:
+            high = min(high, low * 10 ** _DECADES[channel])
+        else:
+            low = max(low, high / 10 ** _DECADES[channel])
         room = max((high / low) ** 0.05, 1.12)
         self.low, self.high, self.pixels, self.channel, self.title = low / room, high * room, pixels, channel, title
         decades = math.log10(self.high / self.low)
@@ -171,10 +205,10 @@ class _Styles:
             for name in lines
         }
         seen = shown[colour].unique().to_list() if by_bound else lines
-        if by_bound and set(seen) <= set(BOUND_COLOURS):
-            keys = [key for key in BOUND_COLOURS if key in seen]
+        if by_bound and set(seen) <= set(PART_COLOURS):
+            keys = [key for key in PART_COLOURS if key in seen]
             self.fill_names = {key: BOUND_LABELS[key] for key in keys}
-            self.fills = [BOUND_COLOURS[key] for key in keys]
+            self.fills = [PART_COLOURS[key] for key in keys]
         elif by_bound:
             keys = sorted(key for key in seen if key is not None)
             self.fill_names = {key: key for key in keys}
@@ -232,6 +266,8 @@ def _panel(
     points: pl.DataFrame, x: str, y: str, line: str, colour: str, styles: _Styles, x_axis: _LogAxis, y_axis: _LogAxis,
     title: str, *, first: bool, last: bool, apart: str | None = None,
 ) -> Any:  # fmt: skip
+    waits = x in LOWER_IS_BETTER
+    steps: Any = "step-after" if waits else "step-before"
     solid: list[dict[str, Any]] = []
     dashed: list[dict[str, Any]] = []
     markers: list[dict[str, Any]] = []
@@ -243,21 +279,23 @@ def _panel(
         hollow = own[apart].to_list() if apart is not None and apart in own.columns else [False] * own.height
         at = [(x_axis.pixel(a), y_axis.pixel(b)) for a, b in zip(xs, ys, strict=True)]
         label = styles.names[name]
-        # The best throughput of all holds for every slower speed too: the line starts at the left edge.
-        corners = [{"x": min(x_axis.low, xs[0]), "y": ys[0], "line": label}]
+        # The best throughput of all holds for every slower speed too: the line starts at the left edge. Of a latency
+        # it holds for every longer one: the line ends at the right edge.
+        corners = [] if waits else [{"x": min(x_axis.low, xs[0]), "y": ys[0], "line": label}]
         corners += [{"x": xs[i], "y": ys[i], "line": label} for i in _apart(at, _VERTEX_GAP)]
+        corners += [{"x": max(x_axis.high, xs[-1]), "y": ys[-1], "line": label}] if waits else []
         (dashed if name in styles.dashed else solid).extend(corners)
         markers += [
             {"x": xs[i], "y": ys[i], "line": label, "fill": styles.fill_names.get(colours[i], str(colours[i]))}
             | ({"hollow": styles.fill_colour(colours[i])} if hollow[i] else {})
             for i in _markers(at)
-            if xs[i] >= x_axis.low and ys[i] >= y_axis.low
+            if x_axis.low <= xs[i] <= x_axis.high and y_axis.low <= ys[i] <= y_axis.high
         ]
     x_encoding = x_axis.encoding("x", titled=last)
     y_encoding = y_axis.encoding("y", titled=first)
     layers = [
         alt.Chart(alt.InlineData(values=values))
-        .mark_line(interpolate="step-before", strokeWidth=1.5, strokeDash=dash, clip=True, fill=None)
+        .mark_line(interpolate=steps, strokeWidth=1.5, strokeDash=dash, clip=True, fill=None)
         .encode(x=x_encoding, y=y_encoding, stroke=styles.stroke(), detail="line:N")
         for values, dash in ((solid, [1, 0]), (dashed, [5, 3]))
         if values or dash == [1, 0]
@@ -328,6 +366,7 @@ def where_time_goes(
     if floors is None:
         floors = interactivity_floors(at_least(frame, accuracy_floor), by=line, count=2)
     extra = told_apart(frame)
+    parts = {column: part for column, part in PARTS.items() if column in frame.columns}
     panels = []
     for floor in floors:
         best = best_at(frame, floor, by=line, accuracy_floor=accuracy_floor)
@@ -336,12 +375,12 @@ def where_time_goes(
         bars, notes = [], []
         order = best[line].to_list()
         for point in best.iter_rows(named=True):
-            for position, (column, part) in enumerate(PARTS.items()):
+            for position, (column, part) in enumerate(parts.items()):
                 seconds = point.get(column)
                 if seconds is not None and math.isfinite(seconds):
                     bars.append({"line": point[line], "part": BOUND_LABELS[part], "n": position, "ms": 1e3 * seconds})
             notes.append({"line": point[line], "ms": 0.0, "text": _describe(point, extra)})
-        domain = [BOUND_LABELS[part] for part in PARTS.values()]
+        domain = [BOUND_LABELS[part] for part in parts.values()]
         y = alt.Y(
             "line:N",
             sort=order,
@@ -357,7 +396,7 @@ def where_time_goes(
                 y=y,
                 fill=alt.Fill(
                     "part:N",
-                    scale=alt.Scale(domain=domain, range=list(BOUND_COLOURS.values())),
+                    scale=alt.Scale(domain=domain, range=[PART_COLOURS[part] for part in parts.values()]),
                     sort=domain,
                     legend=alt.Legend(title="part of the time"),
                 ),
@@ -374,7 +413,7 @@ def where_time_goes(
             heading += f", accuracy ≥ {100 * accuracy_floor:g} %"
         panels.append(alt.layer(bar, text).properties(width=600, height=38 * best.height, **_heading(heading)))
     chart = alt.vconcat(*panels, spacing=14).resolve_scale(fill="shared", x="independent", y="independent")
-    return _dressed(chart, title, subtitle)
+    return dressed(chart, title, subtitle)
 
 
 def _describe(point: dict[str, Any], extra: Mapping[str, Sequence[str]]) -> str:
@@ -393,7 +432,8 @@ def _field(column: str) -> str:
     return column.replace(".", "\\.").replace("[", "\\[").replace("]", "\\]")
 
 
-def _dressed(chart: alt.VConcatChart, title: str, subtitle: str | Sequence[str]) -> alt.VConcatChart:
+def dressed(chart: alt.VConcatChart, title: str, subtitle: str | Sequence[str]) -> alt.VConcatChart:
+    """The look that all charts share: title and notes above, fonts, grid, legend below."""
     lines = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     lines = [text for text in lines if text]
     if title or lines:

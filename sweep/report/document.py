@@ -15,7 +15,7 @@ import polars as pl
 
 from sweep.accuracy import TIE_DENSE_NATS, TIE_MOE_NATS
 from sweep.report import tags
-from sweep.report.charts import BOUND_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
 from sweep.report.markdown import (
     BOUND_LABELS,
     grid,
@@ -29,6 +29,7 @@ from sweep.report.markdown import (
     tokens,
     told_apart,
 )
+from sweep.report.page import html_page
 from sweep.report.selection import (
     accuracy_floors,
     at_least,
@@ -47,8 +48,10 @@ _AXIS_GROUPS = ("hardware", "precision", "layout", "workload", "serving", "effic
 _ASKED_KEYS = ("grid", "zip", "where", "layout", "layouts", "objectives", "by", "defaults")
 _FIGURES_VERIFIED = ("confirmed", "published", "official", "measured", "verified", "datasheet", "vendor")
 _POINT_COLUMNS = (
-    "model", "hardware", "precision", "layout", "workload.batch", "workload.context", "workload.isl", "workload.osl",
-    "accuracy", "tok_s_gpu", "tok_s_user", "ttft_s", "bound", "robust", "loss_source",
+    "model", "hardware", "precision", "serving", "prefill.hardware", "prefill.layout", "layout", "n_prefill",
+    "n_decode", "workload.batch", "workload.context", "workload.isl", "workload.osl",
+    "accuracy", "tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high", "tok_s_user", "ttft_s", "bound", "robust",
+    "loss_source",
 )  # fmt: skip
 RANGE_ROWS = 24  # of the table of ranges left
 
@@ -64,7 +67,7 @@ def write_report(
     accuracy_label: str,
     version: str,
 ) -> Path:
-    """Write `report.md`, `frontier.csv`, `frontier.svg/png` and `time.svg/png` into `directory`.
+    """Write `report.md`, `frontier.csv`, `frontier.html`, `frontier.svg/png`, `time.svg/png` into `directory`.
 
     Args:
         frontier: the frontier points of all groups, one row each; columns that are absent are left out of the tables.
@@ -108,6 +111,7 @@ class _Page:
             for c in frontier.columns
             if c.split(".")[0] in _AXIS_GROUPS and "." in c and c not in known and frontier[c].n_unique() > 1
         ]
+        self.every_slice: list[str] = []
         self.contexts, self.all_contexts = self._slices()
         self.headline_slice = self.contexts[len(self.contexts) // 2] if self.contexts else None
         self.floors = accuracy_floors(frontier, by=self.line, count=4)
@@ -118,6 +122,7 @@ class _Page:
         self.directory.mkdir(parents=True, exist_ok=True)
         charts = self._charts()
         self._csv()
+        self._html()
         sections: list[tuple[str, str]] = [
             ("summary", self._summary()),
             ("counts", self._counts()),
@@ -159,6 +164,7 @@ class _Page:
         names = [_context_name(row) for row in groups.iter_rows(named=True)]
         label = pl.DataFrame({**{k: groups[k] for k in keys}, "_slice": names})
         self.frontier = self.frontier.join(label, on=keys, how="left", maintain_order="left")
+        self.every_slice = names
         return few(names), len(names)
 
     def _shown(self, name: str | None) -> pl.DataFrame:
@@ -177,6 +183,35 @@ class _Page:
             frame = pl.concat([_even(group, share) for group in groups])
         nested = [c for c, t in frame.schema.items() if t.is_nested()]
         _write(self.directory / "frontier.csv", frame.drop(nested).write_csv())
+
+    def _html(self) -> None:
+        """The interactive page; none without points."""
+        path = self.directory / "frontier.html"
+        if self.frontier.is_empty() or not {"tok_s_user", "tok_s_gpu"} <= set(self.frontier.columns):
+            path.unlink(missing_ok=True)
+            return
+        choices = self.manifest.get("choices")
+        groups = ("model", "hardware", "precision", "layout", "workload", "efficiency")
+        fixed = {k: str(v) for k, v in (choices if isinstance(choices, Mapping) else {}).items() if k in groups}
+        over = f", per {_and(self.by)}" if self.by else ""
+        frame = self.frontier
+        if self.line == "hardware":  # names without tags: the page says which are announced, and commands need them
+            frame = frame.with_columns(self.plain["hardware"].cast(pl.String))
+        text = html_page(
+            frame,
+            title=str(self.manifest.get("title") or "Frontier"),
+            subtitle=f"{integer(self.manifest.get('points'))} design points; non-dominated in "
+            f"{_and(self.objectives)}{over}. Between two points of a line there is no configuration. "
+            f"Accuracy: {self.accuracy_label}, a proxy.",
+            provenance=self._identity(),
+            objectives=[objective_name(o) for o in self.objectives],
+            by=self.by,
+            line=self.line,
+            slice_column="_slice" if "_slice" in self.frontier.columns else None,
+            slices=self.every_slice,
+            fixed=fixed,
+        )  # fmt: skip
+        _write(path, text)
 
     def _charts(self) -> dict[str, str]:
         """Draw what can be drawn; returns chart names with their descriptions."""
@@ -412,15 +447,16 @@ class _Page:
         shares = {(row[0], row[1]): row[2] for row in counts.iter_rows()}
         names = sorted({key for key, _ in shares})
         totals = {name: sum(n for (key, _), n in shares.items() if key == name) for name in names}
+        parts = [part for part in PART_COLOURS if part != "prefill" or "prefill_s" in self.frontier.columns]
         rows = [
             [
                 str(name),
-                *(percent(shares.get((name, part), 0) / totals[name], 0) for part in BOUND_COLOURS),
+                *(percent(shares.get((name, part), 0) / totals[name], 0) for part in parts),
                 integer(totals[name]),
             ]
             for name in names
         ]
-        heads = [self.line, *(f"{BOUND_LABELS[part]} [%]" for part in BOUND_COLOURS), "points"]
+        heads = [self.line, *(f"{BOUND_LABELS[part]} [%]" for part in parts), "points"]
         return "\n".join(
             [
                 "## What binds",
@@ -488,6 +524,7 @@ class _Page:
                 "measured": "peaks scaled by measured kernel efficiencies, where there are measurements",
             }.get(str(preset))
             notes.append(f"Efficiency preset: `{preset}`" + (f" ({meaning})." if meaning else "."))
+        notes += self._bands()
         notes += self._unverified()
         used = self.plain["hardware"].cast(pl.String).unique().to_list() if "hardware" in self.plain.columns else []
         priced = tags.prices(m, used)
@@ -570,6 +607,24 @@ class _Page:
                                                                 left=[True, True, False])]  # fmt: skip
         return "\n".join([*text, *([f"\nand {more} more lines in `frontier.parquet`."] if more > 0 else [])])
 
+    def _bands(self) -> list[str]:
+        """How far measured points were from predicted ones, per kind of machine."""
+        frame = self.frontier
+        if not {"band_low", "band_high", self.line} <= set(frame.columns):
+            return []
+        known = frame.filter(pl.col("band_low").is_not_null())
+        spans: dict[tuple[str, str], list[str]] = {}
+        for name, low, high in known.select(self.line, "band_low", "band_high").unique().sort(self.line).iter_rows():
+            spans.setdefault((f"{low:.2f}", f"{high:.2f}"), []).append(str(name))
+        if not spans:
+            return []
+        text = "; ".join(f"{low} to {high} ({_and(sorted(set(names)))})" for (low, high), names in spans.items())
+        return [
+            "Eight of ten measured times per token lie within these factors of a prediction, by serving points that "
+            f"the constants were not fitted on: {text}. `low` and `high` of a rate follow from them; two points that "
+            "differ by less share most of their error, and are better told apart than the band suggests."
+        ]
+
     def _unverified(self) -> list[str]:
         provenance = self.manifest.get("provenance")
         if not isinstance(provenance, Mapping):
@@ -607,11 +662,12 @@ class _Page:
             text += [self.config_yaml.strip(), "```", "", "</details>"]
         return "\n".join(text)
 
-    def _provenance(self) -> str:
+    def _identity(self) -> str:
+        """Version, configuration and size of the sweep, in one line."""
         m = self.manifest
         parts = [f"codesign-sweep {self.version or m.get('version') or ''}".strip()]
         if m.get("config_sha256"):
-            parts.append(f"config `{str(m['config_sha256'])[:12]}`")
+            parts.append(f"config {str(m['config_sha256'])[:12]}")
         if m.get("points") is not None:
             work = f"{integer(m['points'])} points"
             if m.get("seconds") is not None:
@@ -620,8 +676,14 @@ class _Page:
                 work += f" ({number(m['points_per_s'])} points/s)"
             parts.append(work)
         parts.append(f"{integer(self.frontier.height)} frontier points")
+        return " · ".join(parts)
+
+    def _provenance(self) -> str:
+        sha = str(self.manifest.get("config_sha256") or "")[:12]
+        text = self._identity().replace(f"config {sha}", f"config `{sha}`") if sha else self._identity()
         csv = "all points" if self.complete_csv else f"about {integer(CSV_ROWS)} of the points, evenly thinned"
-        return f"---\n\n{' · '.join(parts)} · data: [frontier.csv](frontier.csv) ({csv})"
+        page = "" if self.frontier.is_empty() else " · interactive: [frontier.html](frontier.html)"
+        return f"---\n\n{text} · data: [frontier.csv](frontier.csv) ({csv}){page}"
 
 
 # ---- doubt ----------------------------------------------------------------------------------------------------------

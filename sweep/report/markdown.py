@@ -17,6 +17,20 @@ HEADERS: dict[str, tuple[str, float]] = {
     "precision.weights": ("weights", 1.0),
     "precision.kv": ("KV cache", 1.0),
     "layout": ("layout", 1.0),
+    "prefill.layout": ("prefill layout", 1.0),
+    "prefill.hardware": ("prefill hardware", 1.0),
+    "serving": ("serving", 1.0),
+    "n_prefill": ("prefill replicas", 1.0),
+    "n_decode": ("decode replicas", 1.0),
+    "gpus": ("GPUs", 1.0),
+    "gpus_prefill": ("prefill GPUs", 1.0),
+    "gpus_decode": ("decode GPUs", 1.0),
+    "prefill_per_decode": ("prefill : decode GPUs", 1.0),
+    "requests_per_s": ("requests/s", 1.0),
+    "kv_transfer_s": ("KV transfer [s]", 1.0),
+    "kv_link_share": ("KV link [%]", 100.0),
+    "prefill_s": ("prefill part [ms]", 1e3),
+    "concurrency": ("requests in flight", 1.0),
     "layout.gpus": ("GPUs", 1.0),
     "workload.batch": ("batch", 1.0),
     "workload.context": ("context [tok]", 1.0),
@@ -26,6 +40,8 @@ HEADERS: dict[str, tuple[str, float]] = {
     "loss": ("loss [nats/tok]", 1.0),
     "loss_sigma": ("loss sigma [nats/tok]", 1.0),
     "tok_s_gpu": ("output tok/s/GPU", 1.0),
+    "tok_s_gpu_low": ("low", 1.0),
+    "tok_s_gpu_high": ("high", 1.0),
     "tok_s_user": ("tok/s/user", 1.0),
     "total_tok_s_gpu": ("in + out tok/s/GPU", 1.0),
     "tpot_s": ("TPOT [ms]", 1e3),
@@ -43,11 +59,26 @@ HEADERS: dict[str, tuple[str, float]] = {
     "usd_per_mtok": ("USD/M output tok", 1.0),
     "tok_s_mw": ("output tok/s/MW", 1.0),
     "joule_per_tok": ("J/output tok", 1.0),
+    "tok_per_usd": ("output tok/USD", 1.0),
+    "usd_per_mtok_total": ("USD/M tok (in + out)", 1.0),
+    "usd_per_mtok_input": ("USD/M input tok (input share)", 1.0),
+    "usd_per_mtok_output": ("USD/M output tok (output share)", 1.0),
+    "usd_per_request": ("USD/request", 1.0),
+    "input_share": ("input share [%]", 100.0),
+    "power_share": ("draw of board power [%]", 100.0),
+    "watts_drawn": ("drawn [W/GPU]", 1.0),
+    "joule_per_tok_drawn": ("J/output tok drawn", 1.0),
+    "tok_s_mw_drawn": ("output tok/s/MW drawn", 1.0),
+    "replicas": ("replicas", 1.0),
+    "fleet_gpus": ("fleet GPUs", 1.0),
+    "fleet_usd_per_hour": ("fleet USD/h", 1.0),
+    "fleet_kw": ("fleet [kW]", 1.0),
+    "fleet_busy": ("fleet busy [%]", 100.0),
     "extrapolation": ("ranges left", 1.0),
 }
 INTEGERS = frozenset(
     {"point_id", "layout.gpus", "workload.batch", "workload.context", "workload.isl", "workload.osl", "max_batch"}
-    | {"extrapolation"}
+    | {"extrapolation", "gpus", "gpus_prefill", "gpus_decode", "n_prefill", "n_decode", "replicas", "fleet_gpus"}
 )
 BOUND_LABELS = {
     "math": "math",
@@ -56,6 +87,7 @@ BOUND_LABELS = {
     "activation": "activations",
     "comm": "communication",
     "latency": "latency",
+    "prefill": "prefill",
 }
 FAMILIES = ("dense", "moe")  # labels of invented models: their shape is their name
 _SHORT = {"n_heads": "h", "n_kv_heads": "kv", "d_ff": "ff", "head_dim": "hd", "d_shared": "shared", "window": "win"}
@@ -203,6 +235,9 @@ def cell(
     """One value of one point as text. `layout` and `model` are put together from several columns."""
     if column == "layout":
         return layout_label(row)
+    if column == "prefill.layout":
+        own = {k.removeprefix("prefill."): v for k, v in row.items() if k.startswith("prefill.")}
+        return layout_label(own)
     if column == "model":
         return model_label(row, told_apart_by)
     value = row.get(column)
@@ -246,7 +281,9 @@ def table(
     """
     known = set(frame.columns)
     layouts = any(c.startswith("layout.") and c != "layout.gpus" for c in known)
-    shown = [c for c in columns if c in known or (c == "layout" and layouts)]
+    pools = "prefill.layout.tpa" in known
+    made = {"layout": layouts, "prefill.layout": pools}
+    shown = [c for c in columns if c in known or made.get(c, False)]
     extra = told_apart(frame) if told_apart_by is None else told_apart_by
     precision = digits if isinstance(digits, Mapping) else dict.fromkeys(shown, digits)
     text = [
@@ -256,7 +293,7 @@ def table(
         ]
         for row in frame.iter_rows(named=True)
     ]
-    left = {c for c in shown if c in ("model", "layout", "bound") or frame.schema.get(c) in _TEXT}
+    left = {c for c in shown if c in ("model", "layout", "prefill.layout", "bound") or frame.schema.get(c) in _TEXT}
     return grid([header(c) for c in shown], text, left=[c in left for c in shown])
 
 

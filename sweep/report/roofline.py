@@ -10,12 +10,19 @@ from typing import Any
 import altair as alt
 
 from sweep.explain import Explanation, compare, moves
-from sweep.report.charts import BOUND_COLOURS, _dressed
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label
 from sweep.report.tags import tag
 
 WIDTH = 120  # characters of a line at most
-_PARTS = {name: f"{name}_s" for name in BOUND_COLOURS}
+_PARTS = {name: f"{name}_s" for name in PART_COLOURS}
+
+
+def _parts_of(e: Explanation) -> dict[str, str]:
+    """The parts that the time of a token has: a replica that does not prefill has one less."""
+    return {name: column for name, column in _PARTS.items() if column in e.columns}
+
+
 _INK, _LINE = "#222222", "#555555"
 
 # --- text --------------------------------------------------------------------------------------------------------
@@ -100,6 +107,7 @@ def _header(e: Explanation, title: str) -> str:
         ("load", f"{_count(load['batch'], 'request')} in flight, {lengths} tokens"),
         ("prices", _prices(e)),
         ("formats", f"{e.inputs['precision']}: {formats}"),
+        ("constants", _constants(e)),
         ("accuracy", score),
         ("verdict", verdict),
     ]
@@ -108,6 +116,32 @@ def _header(e: Explanation, title: str) -> str:
         for name, text in lines
         if text
     )
+
+
+def _constants(e: Explanation) -> str:
+    """Whose efficiencies were used, where a preset tells chip generations apart."""
+    said = e.inputs["constants"]
+    if said["from"] is None:
+        return "common to all chips: no chip of this maker was measured" if said["inherited"] else ""
+    if said["inherited"]:
+        return f"of {said['from']}, the newest measured generation of this maker; {said['generation']} was not measured"
+    return f"measured on {said['from']}"
+
+
+def _band(e: Explanation) -> str:
+    """The 80 % band of the three headline figures."""
+    c = e.columns
+    if c["tpot_low_s"] is None:
+        return ""
+    ends = [
+        f"{_figure(c[low], factor)} to {_figure(c[high], factor)} {unit}"
+        for low, high, factor, unit in (
+            ("tpot_low_s", "tpot_high_s", 1e3, "ms"),
+            ("tok_s_user_low", "tok_s_user_high", 1.0, "tok/s/user"),
+            ("tok_s_gpu_low", "tok_s_gpu_high", 1.0, "tok/s/GPU"),
+        )
+    ]
+    return "  8 of 10 measured: " + ", ".join(ends)
 
 
 def _count(number: float, noun: str) -> str:
@@ -136,7 +170,7 @@ def _totals(e: Explanation) -> str:
     for a, b in zip(left, right, strict=True):
         cells = [f"  {name:<26} {_figure(value, factor):>10} {unit:<11}" for name, value, factor, unit in (a, b)]
         lines.append("   ".join(cells).rstrip())
-    return "\n".join(["Totals", *lines])
+    return "\n".join(line for line in ["Totals", *lines, _band(e)] if line)
 
 
 def _parts(e: Explanation) -> str:
@@ -144,7 +178,7 @@ def _parts(e: Explanation) -> str:
     if total is None:
         return ""
     lines = ["Where the time of an output token goes"]
-    for name, column in _PARTS.items():
+    for name, column in _parts_of(e).items():
         seconds = e.columns[column] or 0.0
         share = seconds / total if total else 0.0
         bar = "#" * round(50 * share)
@@ -236,7 +270,32 @@ def _memory(e: Explanation) -> str:
     if most is not None:
         verdict = "fits" if most >= asked else "does not fit"
         lines.append(f"  largest batch that fits: {most:,.0f} requests; asked for: {asked:,} ({verdict})")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_tiers(e)])
+
+
+def _tiers(e: Explanation) -> list[str]:
+    """What lies in which tier, and what a prefix in one of them costs; nothing where memory is one tier."""
+    if "tiers" not in e.memory:
+        return []
+    classes = ("weights", "experts", "kv", "activations", "prefix")
+    lines = [f"  placement {e.memory['placement']}, GB:"]
+    lines.append("    " + f"{'tier':<8}" + "".join(f"{word:>12}" for word in ("room", "TB/s", *classes)))
+    for t in e.memory["tiers"]:
+        cells = [_figure(t["room_bytes"], 1e-9), _figure(t["bytes_per_s"], 1e-12)]
+        cells += [_figure(t[f"{c}_bytes"], 1e-9) for c in classes]
+        lines.append("    " + f"{t['tier']:<8}" + "".join(f"{cell:>12}" for cell in cells))
+    if e.memory["unplaced_bytes"]:
+        lines.append(f"    {_figure(e.memory['unplaced_bytes'], 1e-9)} GB find no room")
+    back = e.memory.get("reload")
+    if back:
+        ms = {k: _figure(back[f"{k}_s"], 1e3) for k in ("reload", "rest", "with_reload", "recompute")}
+        lines.append(
+            f"  prefix of {_figure(back['bytes'], 1e-9)} GB from another tier: reload {ms['reload']} ms, the rest of "
+            f"the prompt {ms['rest']} ms, both {ms['with_reload']} ms; computing all of it {ms['recompute']} ms: "
+            f"{back['faster']} is faster"
+        )
+        lines.append(f"    break-even bandwidth {_figure(back['break_even_bytes_per_s'], 1e-9)} GB/s")
+    return lines
 
 
 def _crossover(e: Explanation) -> str:
@@ -272,7 +331,7 @@ def _moves(e: Explanation) -> str:
     bound = e.columns["bound"]
     if bound is None:
         return ""
-    largest = sorted(_PARTS, key=lambda name: -(e.columns[_PARTS[name]] or 0.0))
+    largest = sorted(_parts_of(e), key=lambda name: -(e.columns[_PARTS[name]] or 0.0))
     lines = [f"What would have to change for the bound to move from {BOUND_LABELS[bound]}, all else equal"]
     for move in moves(e):
         value = ""
@@ -303,11 +362,11 @@ def _differences(a: Explanation, b: Explanation) -> str:
         ("held per GPU", "held_bytes", 1e-9, "GB"),
         ("largest batch", "max_batch", 1.0, "requests"),
         ("accuracy", "accuracy", 100.0, "%"),
-        *((BOUND_LABELS[name], column, 1e3, "ms") for name, column in _PARTS.items()),
+        *((BOUND_LABELS[name], column, 1e3, "ms") for name, column in {**_parts_of(a), **_parts_of(b)}.items()),
     ]
     table = [["", "A", "B", "", "B / A"]]
     for name, column, factor, unit in totals:
-        x, y = a.columns[column], b.columns[column]
+        x, y = a.columns.get(column), b.columns.get(column)
         table.append([name, _figure(x, factor), _figure(y, factor), unit, _ratio(x, y)])
     table.append(["bound", a.columns["bound"] or "-", b.columns["bound"] or "-", "", ""])
     blocks = ["\n".join(["Totals", *_aligned(table, left=(0, 3))])]
@@ -507,7 +566,7 @@ def roofline_chart(
     e = explanation
     status = {e.inputs["hardware"]: e.inputs["hardware_status"]}
     heading = title or f"Roofline of {e.inputs['model']} on {tag(e.inputs['hardware'], status)}"
-    return _dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
+    return dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
 
 
 def _caption(e: Explanation) -> list[str]:

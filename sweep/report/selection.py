@@ -12,7 +12,8 @@ import polars as pl
 # Columns of which less is better; of every other objective more is better.
 LOWER_IS_BETTER = frozenset(
     {"loss", "tpot_s", "ttft_s", "request_s", "usd_per_mtok", "joule_per_tok", "held_bytes", "weights_bytes"}
-    | {"kv_bytes", "params_total", "params_active", "layout.gpus"}
+    | {"kv_bytes", "params_total", "params_active", "layout.gpus", "gpus", "usd_per_mtok_total", "usd_per_mtok_input"}
+    | {"usd_per_mtok_output", "usd_per_request", "joule_per_tok_drawn", "watts_drawn", "power_share"}
 )
 T = TypeVar("T")
 
@@ -23,16 +24,19 @@ def objective_name(objective: str) -> str:
 
 
 def envelope(frame: pl.DataFrame, x: str, y: str, by: Sequence[str] = ()) -> pl.DataFrame:
-    """The upper-right envelope of `frame` in two maximised columns, per group of `by`.
+    """The envelope of `frame` in two columns, per group of `by`: what nothing beats in both.
 
-    Rows where either is null, not finite or not positive are left out. Among equal points the first row stays.
-    Returned per group with `x` rising and therefore `y` falling.
+    More is better but of the columns in `LOWER_IS_BETTER`: the upper right of speed and throughput, the upper left of
+    latency and throughput. Rows where either is null, not finite or not positive are left out. Among equal points the
+    first row stays. Returned per group with `x` rising.
     """
     good = frame.filter(_positive(x) & _positive(y))
     keys = list(by)
-    ordered = good.sort([*keys, x, y], descending=[False] * len(keys) + [True, True], maintain_order=True)
-    highest = pl.col(y).cum_max().shift(1)
-    beaten = pl.col(y) <= (highest.over(keys) if keys else highest)
+    most = [name not in LOWER_IS_BETTER for name in (x, y)]
+    ordered = good.sort([*keys, x, y], descending=[False] * len(keys) + most, maintain_order=True)
+    best = (pl.col(y).cum_max() if most[1] else pl.col(y).cum_min()).shift(1)
+    best = best.over(keys) if keys else best
+    beaten = pl.col(y) <= best if most[1] else pl.col(y) >= best
     return ordered.filter(~beaten.fill_null(False)).sort([*keys, x], maintain_order=True)
 
 

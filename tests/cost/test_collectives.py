@@ -113,7 +113,9 @@ def test_a_group_of_one_costs_nothing() -> None:
 
 
 def with_start_up(hw: Machine, **seconds: float) -> Machine:
-    return dataclasses.replace(hw, reduce=dataclasses.replace(hw.reduce, **seconds))
+    return dataclasses.replace(
+        hw, reduce=dataclasses.replace(hw.reduce, **seconds), gather=dataclasses.replace(hw.gather, **seconds)
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from sweep.cost.gemm import crossover_m, gemm, ramp, tile_efficiency, tiled_math_s, wave_efficiency
+from sweep.cost.gemm import crossover_m, gemm, tile_efficiency, tiled_math_s, wave_efficiency
 from sweep.cost.ops import kernel_parts
 from sweep.machine import Machine, Tile, weight_bytes
 from sweep.point import FORMAT_BITS
@@ -111,7 +111,7 @@ def test_no_crossover() -> None:
     assert math.isinf(crossover_m(64.0, 1e9, hw, hw.gemm_ffn, 2.0))
 
 
-# --- tiles, waves, ramps -----------------------------------------------------------------------------------------
+# --- tiles, waves, chains -----------------------------------------------------------------------------------------
 
 
 def test_tile_and_wave_efficiency() -> None:
@@ -120,11 +120,6 @@ def test_tile_and_wave_efficiency() -> None:
     assert tile_efficiency(np.float64(129), 128.0) == 129 / 256
     assert wave_efficiency(np.float64(100), 100.0) == 1
     assert wave_efficiency(np.float64(101), 100.0) == 101 / 200
-
-
-def test_ramp() -> None:
-    assert ramp(1000.0, 0.0) == 1
-    assert ramp(1000.0, 1000.0) == pytest.approx(1 - math.exp(-1))
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_steps_with_four_large_tiles(m: int, step: float) -> None:
 @pytest.mark.parametrize("precision", ["bf16", "fp8", "nvfp4"])
 @pytest.mark.parametrize(("m", "step"), STEPS)
 def test_steps_of_the_measured_preset(m: int, step: float, precision: str) -> None:
-    """Small tiles at their own, lower rate do not hide the steps (seconds of math)."""
+    """Two of the large tiles suffice, and a small one at its own, lower rate does not hide the steps (math)."""
     math_s, whole_s = [], []
     for rows in (m, m + 1):
         e = point(
@@ -114,14 +114,14 @@ def test_steps_of_the_measured_preset(m: int, step: float, precision: str) -> No
     assert math_s[1] / math_s[0] == about(step, 5e-3)
     if m == 512:
         assert 1.3 <= math_s[1] / math_s[0] <= 2.0
-        if precision == "bf16":  # narrow formats add their memory time and floor, which thins the step: 1.26 and 1.18
-            assert 1.3 <= whole_s[1] / whole_s[0] <= 2.0
+        # what narrow formats wait for besides (inputs quantized first, the chain along K) thins the step: 1.26 and 1.23
+        assert (1.3 if precision == "bf16" else 1.2) <= whole_s[1] / whole_s[0] <= 2.0
 
 
 def test_small_tiles_at_full_rate_would_hide_the_step() -> None:
-    """Why the two small tiles need a lower rate."""
+    """Why the small tile needs a lower rate."""
     machine = point("model=dense hardware=gb300_nvl72 efficiency=measured")._point.row.machine
-    assert {(t.m, t.n) for t in machine.tiles} > {(t.m, t.n) for t in LARGE}
+    assert {(t.m, t.n) for t in machine.tiles} - {(t.m, t.n) for t in LARGE} == {(64.0, 128.0)}
     generous = dataclasses.replace(machine, tiles=tuple(dataclasses.replace(t, rate=1.0) for t in machine.tiles))
 
     def step(of: object) -> float:

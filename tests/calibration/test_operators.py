@@ -1,0 +1,323 @@
+"""Constants from kernel timings: recovered where they are known, the same on every run, and never silently wrong."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from omegaconf import OmegaConf
+
+from pipelines import calibrate
+from sweep.calibration import operators, tables
+from sweep.calibration.preset import scalar, text_of
+from sweep.config import Library, conf_dir
+from sweep.errors import BadInput
+from sweep.machine import band_of, efficiency_for, kernel_constants, relative_of
+
+LIBRARY = Library([conf_dir()])
+SHIPPED = LIBRARY.raw("efficiency", "measured")
+
+
+def shapes(n: int, hardware: list[str], weights: list[str], seed: int = 1) -> pl.DataFrame:
+    """GEMMs of all sizes on some machines, without a time yet."""
+    rng = np.random.default_rng(seed)
+    sizes = 2.0 ** np.stack([rng.integers(lo, hi, n) for lo, hi in ((0, 14), (9, 15), (9, 15))])
+    frame = pl.DataFrame(
+        {
+            "kind": ["gemm"] * n,
+            "hardware": rng.choice(hardware, n),
+            "library": rng.choice(["one", "two"], n),
+            "weights": rng.choice(weights, n),
+            "m": sizes[0],
+            "n": sizes[1],
+            "k": sizes[2],
+            "seconds": np.ones(n),
+        }
+    ).with_columns(pl.col("weights").alias("activations"))
+    return operators.with_generation(tables._shaped(frame), LIBRARY)
+
+
+def timed(frame: pl.DataFrame, preset: dict[str, Any], noise: float, seed: int = 2) -> pl.DataFrame:
+    """The same with the times that a preset gives, and some scatter."""
+    scatter = np.exp(noise * np.random.default_rng(seed).standard_normal(frame.height))
+    return frame.with_columns(pl.Series("seconds", operators.predicted_s(frame, preset, LIBRARY) * scatter))
+
+
+TRUTH = {
+    "math": 0.7,
+    "read": 0.8,
+    "input": 0.5,
+    "write": 0.8,
+    "t0_s": 4.5e-6,
+    "chain_s": 0.9e-9,
+    "overlap": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def known() -> tuple[pl.DataFrame, dict[str, Any]]:
+    """A table of a world with other constants than ours, and a faster Hopper."""
+    preset = operators.bare(SHIPPED)
+    preset["kernels"]["gemm"] = {**TRUTH, "fp8": {"math": 0.5, "t0_s": 7e-6}}
+    factors = {"gemm": {"math": 1.25, "floor": 0.7}}
+    preset["generations"] = {
+        "hopper": {"vendor": "NVIDIA", "year": 2022, "factors": factors},
+        "blackwell": {"vendor": "NVIDIA", "year": 2024},
+    }
+    frame = shapes(900, ["h100_sxm_80gb", "b200_sxm_180gb"], ["bf16", "fp8"])
+    return timed(frame, preset, 0.03), preset
+
+
+@pytest.fixture(scope="module")
+def fitted(known: tuple[pl.DataFrame, dict[str, Any]]) -> operators.Fitted:
+    return operators.fit(known[0], SHIPPED, LIBRARY, only=["gemm"])
+
+
+def test_known_constants_are_recovered(fitted: operators.Fitted) -> None:
+    """Rates and floors as each machine sees them, from 675 timings that scatter by 3 %."""
+    found = fitted.preset
+    for generation, math, floor in (("hopper", 0.7 * 1.25, 4.5e-6 * 0.7), ("blackwell", 0.7, 4.5e-6)):
+        own = found["generations"][generation].get("factors", {}).get("gemm", {})
+        k = found["kernels"]["gemm"]
+        assert k["math"] * own.get("math", 1.0) == pytest.approx(math, rel=0.05)
+        assert k["t0_s"] * own.get("floor", 1.0) == pytest.approx(floor, rel=0.05)
+        assert k["fp8"]["math"] * own.get("math", 1.0) == pytest.approx(math * 0.5 / 0.7, rel=0.05)
+        assert k["read"] == pytest.approx(0.8, rel=0.05)
+        assert k["chain_s"] == pytest.approx(0.9e-9, rel=0.1)
+        assert k["overlap"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_scores_are_of_rows_that_were_not_fitted(
+    fitted: operators.Fitted, known: tuple[pl.DataFrame, dict[str, Any]]
+) -> None:
+    """About a quarter is held out, and what is left of the error there is the scatter: 0.67 x 3 %."""
+    (score,) = [s for s in fitted.scores if (s.weights, s.hardware) == ("all", "all")]
+    held = tables.held_out(known[0])
+    assert score.held == held.sum() and score.fitted == (~held).sum()
+    assert 0.2 < held.mean() < 0.3
+    assert score.median == pytest.approx(0.67 * 0.03, rel=0.3)
+    assert score.sigma == pytest.approx(0.03, rel=0.3)
+
+
+def test_uncertainty_covers_the_truth(fitted: operators.Fitted) -> None:
+    """Constants that all chips share, with their standard errors: within four of them and the drop of small factors.
+
+    A rate or a floor alone is not one of them: only its product with a generation's factor can be told from timings.
+    """
+    of = {c.name: c for c in fitted.constants}
+    for name, true in (("read", 0.8), ("chain_s", 0.9e-9)):
+        c = of[f"kernels.gemm.{name}"]
+        assert c.sigma > 0
+        assert abs(np.log(c.value / true)) < 4 * c.sigma + operators.KEEP
+
+
+def test_order_of_rows_does_not_matter(known: tuple[pl.DataFrame, dict[str, Any]], fitted: operators.Fitted) -> None:
+    again = operators.fit(known[0].reverse(), SHIPPED, LIBRARY, only=["gemm"])
+    assert text_of(again.preset, "x") == text_of(fitted.preset, "x")
+
+
+def test_a_slow_library_is_left_out() -> None:
+    frame = shapes(400, ["h100_sxm_80gb"], ["bf16"])
+    slow = (frame["library"] == "two").to_numpy()
+    keep = operators.usual_libraries(frame, np.where(slow, -0.3, 0.02))
+    assert (keep == ~slow).all()
+    assert operators.usual_libraries(frame, np.where(slow, -0.01, 0.02)).all()
+
+
+def test_the_split_does_not_know_the_machine() -> None:
+    a, b = shapes(300, ["h100_sxm_80gb"], ["bf16"]), shapes(300, ["gb300_nvl72"], ["bf16"])
+    assert (tables.held_out(a) == tables.held_out(b)).all()
+
+
+# --- every kind of kernel, at the shipped constants ---------------------------------------------------------------
+
+ROWS: dict[str, dict[str, Any]] = {
+    "gemm": {"m": 64, "n": 8192, "k": 4096, "weights": "fp8_block", "activations": "fp8_block"},
+    "experts": {"m": 64, "n": 2048, "k": 7168, "heads": 256, "kv_heads": 8, "tp": 1, "ep": 8, "matrices": 3},
+    "attention": {"m": 64, "n": 4096, "k": 128, "heads": 32, "kv_heads": 8, "weights": "fp8"},
+    "mla": {"m": 64, "n": 4096, "heads": 16, "weights": "fp8"},
+    "prefill": {"m": 2, "n": 4096, "k": 128, "heads": 32, "kv_heads": 8},
+    "reduce": {"m": 1 << 20, "ep": 8},
+    "gather": {"m": 1 << 20, "ep": 8},
+    "exchange": {"m": 1 << 20, "ep": 8},
+    "dispatch": {"m": 128, "k": 7168, "kv_heads": 8, "ep": 8, "weights": "fp8"},
+    "combine": {"m": 128, "k": 7168, "kv_heads": 8, "ep": 8},
+}
+
+
+@pytest.mark.parametrize("kind", tables.KINDS)
+def test_every_kind_is_never_faster_than_the_roofline(kind: str) -> None:
+    """A timing of each kind on three machines, `measured` against `ideal`."""
+    row = {"kind": kind, "library": "x", "weights": "bf16", "activations": "bf16", "seconds": 1.0, **ROWS[kind]}
+    frame = tables._shaped(pl.DataFrame([{**row, "hardware": h} for h in ("h100_sxm_80gb", "mi300x", "gb300_nvl72")]))
+    measured = operators.predicted_s(frame, SHIPPED, LIBRARY)
+    ideal = operators.predicted_s(frame, LIBRARY.raw("efficiency", "ideal"), LIBRARY)
+    assert np.isfinite(measured).all() and (ideal > 0).all()
+    assert (measured > ideal).all() and (measured < 50 * ideal + 1e-4).all()
+
+
+# --- relatives ---------------------------------------------------------------------------------------------------
+
+PRESET: dict[str, Any] = {
+    "math": 1.0,
+    "kernels": {"gemm": {"math": 0.8, "fp8": {"math": 0.7}, "weight_only": {"t0_s": 2.0}, "int4_bf16": {"t0_s": 3.0}}},
+    "serving": {"band": {"undrafted": [0.8, 1.2], "drafted": [0.7, 1.4], "inherited": [0.5, 2.0]}},
+    "generations": {
+        "old": {"vendor": "A", "year": 2020, "math": 0.5},
+        "new": {"vendor": "A", "year": 2024, "math": 0.9},
+        "new_ultra": {"vendor": "A", "year": 2024, "math": 0.95},
+        "other": {"vendor": "B", "year": 2030, "math": 0.1},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("generation", "vendor", "relative", "math"),
+    [
+        ("old", "A", "old", 0.5),
+        ("next", "A", "new_ultra", 0.95),  # of one year the one that is named last
+        ("next", "B", "other", 0.1),
+        ("next", "C", None, 1.0),
+        (None, None, None, 1.0),
+    ],
+)
+def test_relatives(generation: str | None, vendor: str | None, relative: str | None, math: float) -> None:
+    assert relative_of(PRESET, generation, vendor) == relative
+    assert efficiency_for(PRESET, generation, vendor)["math"] == math
+    band = band_of(PRESET, generation, vendor)
+    own = generation == "old"
+    assert band.inherited is not own
+    assert band.plain == ((0.8, 1.2) if own else (0.5, 2.0))
+    assert band.drafted == ((0.7, 1.4) if own else (0.5, 2.0))
+
+
+def test_constants_of_a_format() -> None:
+    gemm = PRESET["kernels"]["gemm"]
+    assert kernel_constants(gemm, "fp8", "fp8_block") == {"math": 0.7}
+    assert kernel_constants(gemm, "bf16", "mxfp4") == {"math": 0.8, "t0_s": 2.0}
+    assert kernel_constants(gemm, "bf16", "int4") == {"math": 0.8, "t0_s": 3.0}
+    assert kernel_constants(gemm, "bf16", None) == {"math": 0.8}
+
+
+@pytest.mark.parametrize("name", LIBRARY.choices("hardware"))
+def test_every_machine_has_constants(name: str) -> None:
+    """Its own, a relative's of its maker, or the common ones; a relative is never another maker's."""
+    lineage = LIBRARY.record("hardware", name).lineage
+    found = relative_of(SHIPPED, **lineage)
+    if lineage["generation"] in SHIPPED["generations"]:
+        assert found == lineage["generation"]
+    elif found is not None:
+        assert SHIPPED["generations"][found]["vendor"] == lineage["vendor"]
+    else:
+        assert lineage["vendor"] not in {g["vendor"] for g in SHIPPED["generations"].values()}
+
+
+def test_rubin_takes_the_newest_blackwell_and_trainium_the_common_constants() -> None:
+    for name, relative in (("rubin_vr200_nvl72_ex_nvl144", "blackwell_ultra"), ("trainium3", None), ("tpu_v5p", None)):
+        assert relative_of(SHIPPED, **LIBRARY.record("hardware", name).lineage) == relative
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def test_a_preset_survives_its_file() -> None:
+    assert OmegaConf.to_container(OmegaConf.create(text_of(SHIPPED, "measured"))) == SHIPPED
+
+
+@pytest.mark.parametrize("value", [1e-9, 0.1 + 0.2, 1e20, 3, True, None, "a_b", "no", "1x", [1.0, {"a": "b"}]])
+def test_values_survive_yaml(value: Any) -> None:
+    back = OmegaConf.to_container(OmegaConf.create(f"x: {scalar(value)}"))
+    assert isinstance(back, dict)
+    assert back["x"] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value)
+
+
+def test_the_shipped_files_belong_together() -> None:
+    """Every fitted constant in the YAML is the one in the table beside it."""
+    table = pl.read_csv(conf_dir() / "efficiency" / "measured.csv")
+    assert table.height > 50
+    for name, value in table.filter(pl.col("kind").is_in(operators.GROUPS)).select("name", "value").iter_rows():
+        assert operators._at(SHIPPED, tuple(name.split("."))) == value, name
+
+
+def test_targets_on_held_out_rows() -> None:
+    """Median errors of the shipped fit, on machines with a scale-up link, as its own table states them."""
+    errors = pl.read_csv(conf_dir() / "efficiency" / "measured_errors.csv").filter(pl.col("hardware") == "served")
+    median = {(k, w): e for k, w, e in errors.select("kind", "weights", "median").iter_rows()}
+    assert median["gemm", "bf16"] < 0.08
+    assert max(median["gemm", w] for w in ("fp8_block", "nvfp4")) < 0.11
+    assert median["gemm", "fp8"] < 0.12
+    assert max(median["attention", "bf16"], median["attention", "fp8"]) < 0.12
+    assert median["experts", "all"] < 0.16
+
+
+# --- a user's own timings ----------------------------------------------------------------------------------------
+
+
+def own_file(folder: Path, frame: pl.DataFrame) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    frame.select(c for c in tables.COLUMNS if frame[c].null_count() < frame.height).write_csv(folder / "kernels.csv")
+    return folder
+
+
+def test_a_new_chip_from_one_small_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """120 timings of a chip whose GEMMs reach 0.6 of the rate of its relative: only that generation changes."""
+    rubin = "rubin_vr200_nvl72_ex_nvl144"
+    frame = shapes(120, [rubin], ["fp8"]).with_columns(pl.col("m") * 4.0)
+    truth = copy.deepcopy(operators.bare(SHIPPED))
+    relative = truth["generations"]["blackwell_ultra"]
+    slower = copy.deepcopy(relative)
+    base = slower.setdefault("factors", {}).setdefault("gemm", {}).get("math", 1.0)
+    slower["factors"]["gemm"]["math"] = base * 0.6
+    truth["generations"]["rubin"] = slower
+    data = own_file(tmp_path / "data", timed(frame, truth, 0.02))
+    out = tmp_path / "out"
+    assert calibrate.main([f"data={data}", f"out={out}", "fit=generations", "efficiency=measured"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"gemm +fp8 +served", said)
+    written = OmegaConf.to_container(OmegaConf.load(out / "measured.yaml"))
+    assert isinstance(written, dict)
+    assert written["generations"]["rubin"]["factors"]["gemm"]["math"] == pytest.approx(base * 0.6, rel=0.1)
+    assert written["generations"]["rubin"]["vendor"] == "NVIDIA"
+    rest = {k: v for k, v in written["generations"].items() if k != "rubin"}
+    assert rest == SHIPPED["generations"] and written["kernels"] == SHIPPED["kernels"]
+    assert sorted(p.name for p in out.iterdir()) == ["measured.csv", "measured.yaml", "measured_errors.csv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("kind,hardware\ngemm,h100_sxm_80gb\n", "no column seconds"),
+        ("kind,hardware,seconds,depth\ngemm,h100_sxm_80gb,1,1\n", "no such column depth"),
+        ("kind,hardware,seconds\ngem,h100_sxm_80gb,1\n", "kind=gem"),
+        ("kind,hardware,m,n,seconds\ngemm,h100_sxm_80gb,1,1,1\n", "needs k"),
+        ("kind,hardware,m,n,k,weights,seconds\ngemm,h100_sxm_80gb,1,1,1,fp9,1\n", "weights=fp9"),
+        ("kind,hardware,m,n,k,seconds\ngemm,h100_sxm_80gb,1,1,1,-1\n", "without a positive time"),
+        ("kind,hardware,m,n,k,seconds\ngemm,h101,1,1,1,1\n", "hardware=h101"),
+    ],
+)
+def test_bad_files(text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kernels.csv").write_text(text)
+    out = tmp_path / "out"
+    assert calibrate.main([f"data={tmp_path}", f"out={out}", "efficiency=measured"]) == 1
+    said = capsys.readouterr().err
+    assert complaint in said and said.count("\n") == 1
+    assert not out.exists()
+
+
+def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, complaint in (
+        ([], "data="),
+        ([f"data={tmp_path}"], "holds neither"),
+        ([f"data={tmp_path / 'no'}"], "no such folder"),
+        ([f"data={tmp_path}", "fit=some"], "fit=some"),
+        ([f"data={tmp_path}", "fit=generations", "efficiency=ideal"], "no generations"),
+    ):
+        assert calibrate.main(["efficiency=measured", *words] if "efficiency=ideal" not in words else words) == 1
+        assert complaint in capsys.readouterr().err
+    with pytest.raises(BadInput, match="no such folder"):
+        tables.read(tmp_path / "no")
