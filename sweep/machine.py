@@ -315,10 +315,10 @@ def resolve(
         return OpRate(
             flops_per_s=peak * k["math"] * e["math"] * own["math"],
             read_bytes_per_s=hbm * k["read"] * e["memory"] * own["memory"],
-            input_bytes_per_s=hbm * k["input"] * e["memory"] * own["memory"],
+            input_bytes_per_s=hbm * k.get("input", k["read"]) * e["memory"] * own["memory"],
             write_bytes_per_s=hbm * k["write"] * e["memory"] * own["memory"],
             t0_s=k["t0_s"] * e["floor"] * own["floor"],
-            chain_s=k["chain_s"],
+            chain_s=k.get("chain_s", 0.0),
             overlap=k["overlap"],
         )
 
@@ -331,7 +331,8 @@ def resolve(
     out = hardware.scaleout_bytes_per_s
 
     def link(kind: str) -> Link:
-        k, own = e["links"][kind], {**FACTORS, **((e.get("factors") or {}).get(f"{kind}_link") or {})}
+        k = e["links"].get(kind) or e["links"]["reduce"]
+        own = {**FACTORS, **((e.get("factors") or {}).get(f"{kind}_link") or {})}
         floor = e["floor_link"] * own["floor"]
         return Link(
             bytes_per_s=(NAN if up is None else float(up)) * k["share"] * own["share"],
