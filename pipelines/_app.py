@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 from hydra import compose, initialize_config_dir
 from hydra import main as hydra_main
 from hydra.core.config_store import ConfigStore
@@ -58,6 +59,22 @@ logging.getLogger("jax").setLevel(logging.WARNING)
 def register() -> None:
     """Give Hydra the typed base configuration; as often as one likes."""
     ConfigStore.instance().store(name="base", node=root_schema())
+
+
+def keep_compiled() -> None:
+    """Let jax keep what it compiles under the user's cache directory: a second run starts without compiling.
+
+    `JAX_COMPILATION_CACHE_DIR` overrules the place; an empty one switches it off.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    with contextlib.suppress(OSError):
+        directory = home / "codesign-sweep" / "jax"
+        directory.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +266,7 @@ def _named(overrides: Sequence[str]) -> list[str]:
 
 def run(task: Task, name: str, doc: str, argv: Sequence[str] | None = None, *, multirun: bool = False) -> int:
     """Run a pipeline from a command line. Returns the exit code: 0, 1 for bad input, 2 for bad usage."""
+    keep_compiled()
     words = list(sys.argv[1:] if argv is None else argv)
     if any(w in ("-h", "--help") for w in words):
         print(doc.strip())

@@ -28,8 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet as pq
 
-from sweep.columns import BY_NAME, COLUMNS
-from sweep.cost.arith import namespace
+from sweep.columns import COLUMNS
 from sweep.cost.result import evaluate_point
 from sweep.cost.step import Row
 from sweep.evaluate import Tables, compiler_options
@@ -285,31 +284,6 @@ def _rows(tables: Tables, i_model: Any, i_machine: Any, i_layout: Any, i_accurac
     )
 
 
-class PlainNumpy:
-    """The same cost functions, run by NumPy on flat float32 arrays: a point an element, nothing shared."""
-
-    def __init__(self, run: Run, k: Kinds):
-        self.space, self.kinds = run.space, k
-        self.tables = jax.tree.map(np.asarray, run.engine.tables)
-        self.batch = np.asarray(run.engine.batch)
-        self.context = jax.tree.map(np.asarray, run.engine.context)
-
-    def __call__(self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray) -> dict[str, np.ndarray]:
-        """All columns of points."""
-        i_model, i_machine, i_layout = self.space.indices(rows)
-        i_accuracy = i_model * len(self.space.machines) + i_machine
-        with namespace(np), np.errstate(all="ignore"):
-            row = _rows(self.tables, i_model, i_machine, i_layout, i_accuracy)
-            context = jax.tree.map(lambda x: x[i_context], self.context)
-            found = evaluate_point(row, self.batch[i_batch], context, self.kinds)
-        out: dict[str, np.ndarray] = {}
-        for level, part in zip(("row", "context", "point"), found, strict=True):
-            for column in COLUMNS:
-                if column.level == level:
-                    out[column.name] = np.broadcast_to(getattr(part, column.name), rows.shape)
-        return out
-
-
 def sample(run: Run, rows: np.ndarray, size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Random points of some rows: positions in `rows`, batch and context indices."""
     rng = np.random.default_rng(seed)
@@ -326,7 +300,7 @@ def worst_difference(run: Run, rows: np.ndarray, k: Kinds, size: int = 4096) -> 
     """
     columns = run.full_columns(rows)
     at, i_batch, i_context = sample(run, rows, size, seed=1)
-    plain = PlainNumpy(run, k)(rows[at], i_batch, i_context)
+    plain = run.engine.plain(rows[at], i_batch, i_context, k)
     worst = 0.0
     for column in COLUMNS:
         if column.level == "host" or column.dtype != "float32" or column.name == "max_batch":
@@ -344,9 +318,8 @@ def worst_difference(run: Run, rows: np.ndarray, k: Kinds, size: int = 4096) -> 
 
 def numpy_rate(run: Run, rows: np.ndarray, k: Kinds, budget_s: float) -> float:
     """Points per second of the NumPy version, in chunks that fit the cache."""
-    engine = PlainNumpy(run, k)
     at, i_batch, i_context = sample(run, rows, CHUNK_POINTS, seed=2)
-    return CHUNK_POINTS / best_seconds(lambda: engine(rows[at], i_batch, i_context), budget_s)
+    return CHUNK_POINTS / best_seconds(lambda: run.engine.plain(rows[at], i_batch, i_context, k), budget_s)
 
 
 def kernel_rate(
@@ -356,7 +329,7 @@ def kernel_rate(
     size = sum(len(block) for block in blocks) * run.space.per_row
     _, at_context, points = jax.block_until_ready(run.engine.full(blocks[0], k, columns))
     stored = sum(value.nbytes for value in points.values())
-    stored += sum(getattr(at_context, c).nbytes for c in columns if BY_NAME[c].level == "context")
+    stored += sum(value.nbytes for value in at_context.values())
 
     def work() -> None:
         pending = None
@@ -439,7 +412,7 @@ def parquet_rate(plan: Plan, *, axes: bool, budget_s: float, config_yaml: str = 
     with _directory() as directory:
         watch = _Watch(started=time.perf_counter(), budget_s=budget_s)
         with contextlib.suppress(_EnoughError):
-            Run(plan, directory, config_yaml=config_yaml, report=watch).stored()
+            Run(plan, directory, config_yaml=config_yaml, report=watch, compiled=True).stored()
         parts = sorted((directory / "points").glob("[!.]*.parquet"))
         rows = [pq.read_metadata(part).num_rows for part in parts]
         first = [part.stat().st_size for part in parts[:SIZED_PARTS]]  # however far the run came
@@ -483,13 +456,13 @@ def measure(
     plan = dataclasses.replace(make_plan(), rows="frontier")
     watch = _Watch(started=started)
     with _directory() as directory:
-        result = Run(plan, directory, config_yaml=config_yaml, report=watch).execute()
+        result = Run(plan, directory, config_yaml=config_yaml, report=watch, compiled=True).execute()
     cold_run_s = time.perf_counter() - started
     compile_s = compilation.seconds - before
 
     say("kernel + frontier")
     with _directory() as directory:
-        run = Run(plan, directory, config_yaml=config_yaml)
+        run = Run(plan, directory, config_yaml=config_yaml, compiled=True)
         begin = time.perf_counter()
         (run.frontier_only if run.fast else run.generic_frontier)()
         frontier_s = time.perf_counter() - begin

@@ -182,6 +182,7 @@ def root_schema() -> type:
         ("out", Optional[str], field(default=None)),  # noqa: UP045
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
+        ("claim", Any, field(default=None)),
     ]
     return make_dataclass("SweepConfig", fields)
 
@@ -360,7 +361,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
 
 
 # how a pipeline runs, not what it computes
-OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out", "fit")
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out", "fit", "claim")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -561,6 +561,11 @@ class RunningFrontier:
         self._merge()
         return len(self._ids)
 
+    @property
+    def candidates(self) -> int:
+        """Points on the frontier when it was last merged, and those that wait: at once, where `len` has to merge."""
+        return len(self._ids) + self._waiting
+
     def result(self) -> Front:
         """The frontier so far; adding may go on afterwards."""
         self._merge()

@@ -14,12 +14,12 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -37,7 +37,7 @@ from sweep.columns import (
 from sweep.config import Study
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
-from sweep.evaluate import Engine
+from sweep.evaluate import Engine, sift
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
 from sweep.measured import measured
@@ -48,6 +48,13 @@ BLOCK_LOADS = 1 << 16
 CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
 DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
+PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
+LATE = {"fits": "capacity", "in_time": "ttft_cut", "in_pace": "tpot_cut"}  # limits of points, and what breaks them
+WRITERS = 2  # threads that encode parts
+PLAIN_GRID = 1 << 16  # points that NumPy evaluates before a compiler is ready
+ROWS_PER_BAR = 32  # rows that are compared with one bar on the device
+BLOCKS_AHEAD = 3  # evaluated before the first of them is merged
+REFRESH_BLOCKS = 256  # the bar is renewed after so many blocks at the latest
 SAVE_EVERY_S = 5.0
 ACCURACY_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
 
@@ -278,16 +285,21 @@ class Bar:
     fine_edges: np.ndarray
     fine_table: np.ndarray
 
-    @functools.cached_property
-    def by_edge(self) -> jax.Array:
-        """The table on the device, edges first, and one more level that nothing reaches."""
-        table = np.pad(np.moveaxis(self.table, 2, 0), ((0, 0), (0, 0), (0, 1)), constant_values=-np.inf)
-        return jnp.asarray(table)
+    def of(self, group: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Edges and table of some rows: group [context, rows], level [rows] (one beyond the last: under no bar)."""
+        padded = np.pad(self.table, ((0, 0), (0, 1), (0, 0)), constant_values=-np.inf)
+        edges, table = self.edges.astype(np.float32)[group], padded[group, level]
+        return (np.ascontiguousarray(np.moveaxis(x, 2, 0)) for x in (edges, table))  # type: ignore[return-value]
 
-    @functools.cached_property
-    def edge_first(self) -> jax.Array:
-        """The edges likewise."""
-        return jnp.asarray(self.edges.T, dtype=jnp.float32)
+
+@dataclass(kw_only=True)
+class Block:
+    """Rows on the device: each slot's row, row group and level, and what comes back."""
+
+    rows: np.ndarray
+    group: np.ndarray
+    level: np.ndarray
+    out: dict[str, Any] = field(default_factory=dict)
 
 
 # --- the run -----------------------------------------------------------------------------------------------------
@@ -297,12 +309,20 @@ class Run:
     """One sweep from plan to result."""
 
     def __init__(
-        self, plan: Plan, directory: Path, *, config_yaml: str, report: Callable[[Progress], None] | None = None
+        self,
+        plan: Plan,
+        directory: Path,
+        *,
+        config_yaml: str,
+        report: Callable[[Progress], None] | None = None,
+        compiled: bool | None = None,
     ):
+        """`compiled`: whether the grid is worth compiled calls; None: if it is not small."""
         self.plan, self.space, self.directory = plan, plan.space, directory
         self.config_yaml = config_yaml
         self.report = report or (lambda progress: None)
         self.engine = Engine(plan.space, plan.study)
+        self.small = plan.space.n_points <= PLAIN_GRID if compiled is None else not compiled
         self.filters = filters(plan.space)
         self.groups = make_groups(plan.space, plan.by)
         self.counts = Counts()
@@ -313,6 +333,12 @@ class Run:
         self.block_rows = int(min(max(block, 16), max(plan.space.n_rows, 1)))
         self.part_rows = max(plan.study.store.part_rows // plan.space.per_row, 1)
         self.block_rows = min(self.block_rows, self.part_rows)  # a part is a whole number of blocks
+        self.rows_per_block, self.rows_per_bar = self.block_rows, 1
+        spare = self.groups.n_row * ROWS_PER_BAR  # slots that may stay empty between groups
+        if plan.rows == "frontier" and 4 * spare <= self.block_rows:
+            self.rows_per_bar = ROWS_PER_BAR
+            self.block_rows -= self.block_rows % ROWS_PER_BAR
+            self.rows_per_block = self.block_rows - spare
         self.part_rows = -(-self.part_rows // self.block_rows) * self.block_rows
         self.started = time.perf_counter()
         self.before_s = 0.0  # seconds that earlier, interrupted runs took
@@ -322,6 +348,7 @@ class Run:
         inner = [o for o in plan.objectives if BY_NAME[o.column].level == "point"]
         self.fast = (
             plan.study.frontier.where is None
+            and not self.small
             and len(inner) == 2
             and len(levels) <= 1
             and len(levels) + 2 == len(plan.objectives)
@@ -333,6 +360,9 @@ class Run:
         self.front = RunningFrontier(count, self.groups.count)
         self.level_values = self._levels() if self.fast else np.zeros(1)
         self._bar: Bar | None = None
+        self.done_blocks, self.refresh_at = 0, 1
+        self.signs = (float(inner[0].sign), float(inner[1].sign)) if self.fast else (1.0, 1.0)
+        self.objective_names = (inner[0].column, inner[1].column) if self.fast else ("tok_s_gpu", "tok_s_user")
         self.slack = 0.0  # lead in the level that a point needs to drop another; see sweep.doubt.ties
         self.saved_at = time.perf_counter()
 
@@ -384,60 +414,78 @@ class Run:
             i_model, i_machine, _ = self.space.indices(rows)
             level: np.ndarray = self.accuracy_level[i_model * len(self.space.machines) + i_machine]
             return level
-        at_row = self.engine.rows(self.engine.index(rows))
-        return np.asarray(getattr(at_row, self.level.column), dtype=np.float64) * self.level.sign
+        at_row = self.engine.rows(rows, self.kinds, (self.level.column,))
+        return np.asarray(at_row[self.level.column], dtype=np.float64) * self.level.sign
 
-    def _dispatch(self, rows: np.ndarray) -> tuple[Any, ...]:
-        """Start a block on the device: padded to the block's size so that nothing is compiled twice."""
-        n = len(rows)
-        padded = self._padded(rows)
-        keep = np.zeros((1, 1, self.block_rows), dtype=bool)
-        keep[..., :n] = True
-        asked = self.filters.points(padded)
-        if asked is not None:
-            keep = np.moveaxis(asked, 0, 2) & keep
-        now = self._bar or self._refresh_bar()
-        level = self._row_level(padded)
+    def _bar_of(self, group: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Edges and table for rows of some row groups and levels."""
+        everywhere = group[None, :] * self.groups.n_context + self.groups.context[:, None]
+        return (self._bar or self._refresh_bar()).of(everywhere, level)
+
+    def _dispatch(self, rows: np.ndarray) -> Block:
+        """Start a block on the device.
+
+        Rows are put in order of group and level, and each group starts a new run of `self.rows_per_bar` slots, so that
+        the rows of a run share a bar: that of the highest level among them. Empty slots hold any row and count nothing.
+        """
+        level, group, k = self._row_level(rows), self.groups.rows(rows), self.rows_per_bar
         at_level = np.searchsorted(self.level_values, level + self.slack, side="left")  # beyond the last: under no bar
-        row_group = self.groups.rows(padded)
-        group = row_group[None, :] * self.groups.n_context + self.groups.context[:, None]
-        signs = (float(self.pair[0].sign), float(self.pair[1].sign))
-        out = self.engine.filtered(
-            padded,
-            self.kinds,
-            objectives=(self.pair[0].column, self.pair[1].column),
-            signs=signs,
-            keep=keep,
-            bar=now.by_edge,
-            edges=now.edge_first,
-            group=group,
-            level=at_level,
-        )
-        return rows, padded, level, row_group, out
+        order = np.argsort(group * (len(self.level_values) + 1) + at_level, kind="stable")
+        sizes = np.bincount(group, minlength=self.groups.n_row)
+        starts = np.cumsum(-(-sizes // k) * k) - (-(-sizes // k) * k)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        slots = np.repeat(starts, sizes) + within
 
-    def _consume(self, block: tuple[Any, ...]) -> tuple[Counts, np.ndarray, np.ndarray]:
+        def placed(values: np.ndarray, empty: Any) -> np.ndarray:
+            out = np.full(self.block_rows, empty, dtype=values.dtype)
+            out[slots] = values[order]
+            return out
+
+        taken = placed(np.ones(len(rows), dtype=bool), False)
+        block = Block(rows=placed(rows, rows[0]), group=placed(group, 0), level=placed(level, 0.0))
+        keep = taken[None, None, :]
+        asked = self.filters.points(block.rows)
+        if asked is not None:
+            keep = np.ascontiguousarray(np.moveaxis(asked, 0, 2)) & keep
+        runs = (self.block_rows // k, k)
+        bar_level = placed(at_level, 0).reshape(runs).max(axis=1)
+        edges, table = self._bar_of(block.group.reshape(runs).max(axis=1), bar_level)
+        block.out = self.engine.filtered(
+            block.rows,
+            self.kinds,
+            objectives=self.objective_names,
+            signs=self.signs,
+            keep=keep,
+            edges=edges,
+            table=table,
+        )
+        return block
+
+    def _consume(self, block: Block) -> Counts:
         """Take a block off the device: counts, and its survivors into the frontier."""
-        _rows, padded, level, row_group, out = block
-        a, b = np.asarray(out["a"]), np.asarray(out["b"])
-        alive = np.asarray(out["alive"])
+        out = block.out
         counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
-        counts.reasons["capacity"] = int(out["capacity"])
-        counts.reasons["ttft_cut"] = int(out["ttft_cut"])
-        counts.reasons["tpot_cut"] = int(out["tpot_cut"])
+        for name, reason in LATE.items():
+            counts.reasons[reason] = int(out[name]) if name in out else 0
+        self._let_in(np.asarray(out["alive"]), np.asarray(out["a"]), np.asarray(out["b"]), block)
+        return counts
+
+    def _let_in(self, alive: np.ndarray, a: np.ndarray, b: np.ndarray, block: Block) -> None:
+        """Points that may be on the frontier, through a finer bar into it: all [batch, context, rows]."""
         at = np.flatnonzero(alive)
-        if len(at):
-            i_batch, c, r = np.unravel_index(at, a.shape)
-            x, y = a.reshape(-1)[at], b.reshape(-1)[at]
-            group = row_group[r] * self.groups.n_context + self.groups.context[c]
-            values = np.column_stack([level[r], x.astype(np.float64), y.astype(np.float64)])
+        if not len(at):
+            return
+        i_batch, c, r = np.unravel_index(at, a.shape)
+        x, y = a.reshape(-1)[at], b.reshape(-1)[at]
+        group = block.group[r] * self.groups.n_context + self.groups.context[c]
+        values = np.column_stack([block.level[r], x.astype(np.float64), y.astype(np.float64)])
+        if self.front.candidates:
             assert self._bar is not None
-            if len(self.front):
-                raised = values + np.array([self.slack, 0.0, 0.0])
-                beaten = under_staircase(raised, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
-                values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
-            ids = (padded[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
-            self._offer(values, group, ids)
-        return counts, a, b
+            raised = values + np.array([self.slack, 0.0, 0.0])
+            beaten = under_staircase(raised, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
+            values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
+        ids = (block.rows[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
+        self._offer(values, group, ids)
 
     def _offer(self, values: np.ndarray, groups: np.ndarray, ids: np.ndarray) -> None:
         """Take what the device let through."""
@@ -462,17 +510,17 @@ class Run:
         rows = rows[~lost]
         if not len(rows):
             return rows, counts
+        if self.small or self.engine.cut:  # a point too large may be late as well: only its evaluation tells
+            return rows, counts
         padded = np.concatenate([rows, np.full((-len(rows)) % (1 << 14), rows[0])])
         held = np.concatenate(
             [
-                np.asarray(self.engine.rows(self.engine.index(part)).weights_bytes)
+                np.asarray(self.engine.rows(part, self.kinds, ("weights_bytes",))["weights_bytes"])
                 for part in np.split(padded, len(padded) // (1 << 14))
             ]
         )[: len(rows)]
         machine = np.array([r.machine.hbm_bytes - r.machine.reserve_bytes for r in self.space.machines])
         full = held > machine[self.space.indices(rows)[1]]
-        if self.engine.cut:  # a point too large may be too late as well: only its evaluation tells
-            full[:] = False
         self._count_lost(counts, rows[full], np.full(int(full.sum()), REASON_BIT["capacity"]))
         return rows[~full], counts
 
@@ -492,10 +540,13 @@ class Run:
         for name, bit in REASON_BIT.items():
             counts.reasons[name] += int(per_row[(reasons[reasons != 0] & bit) != 0].sum())
 
-    def _blocks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """Rows in blocks of one size, the last one smaller."""
-        for start in range(0, len(rows), self.block_rows):
-            yield rows[start : start + self.block_rows]
+    def _blocks(self, rows: np.ndarray, *, small_first: bool = False) -> Iterator[np.ndarray]:
+        """Rows in blocks of one size, the last one smaller, and the first where no bar keeps its points out yet."""
+        first = -(-self.rows_per_block // 8) if small_first else 0
+        if first:
+            yield rows[:first]
+        for start in range(first, len(rows), self.rows_per_block):
+            yield rows[start : start + self.rows_per_block]
 
     # frontier only
 
@@ -503,42 +554,65 @@ class Run:
         """Evaluate everything, keep the frontier."""
         state = self._load_state()
         start_chunk, start_block = state if state is not None else (0, 0)
-        refresh_at, blocks = 1, 0
-        chunks = list(_chunks(self.space.n_rows, CHUNK_ROWS))
-        order = np.random.default_rng(0).permutation(len(chunks))
-        for at in range(start_chunk, len(chunks)):
-            chunk = chunks[order[at]]
-            rows, lost = self._survivors(chunk)
-            if start_block == 0:
-                self.counts.add(lost)
-                self.done_points += self.space.per_row * (len(chunk) - len(rows))
-            rows = np.random.default_rng(at + 1).permutation(rows)
-            pending: deque[tuple[tuple[Any, ...], int]] = deque()
-            done_blocks = 0
-            for block in self._blocks(rows):
-                done_blocks += 1
-                if done_blocks <= start_block:
-                    continue
-                pending.append((self._dispatch(block), len(block)))
-                if len(pending) < 3:
-                    continue
-                self._finish(pending)
-                blocks += 1
-                if blocks >= refresh_at:
-                    self._refresh_bar()
-                    refresh_at = blocks + min(max(blocks // 4, 1), 16)
-                self._save_state(at, done_blocks - len(pending))
+        chunks = self._strides()
+        # the next rows are chosen, and what came back is merged, while these are evaluated
+        with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
+            waiting = ahead.submit(self._survivors, chunks[start_chunk]()) if start_chunk < len(chunks) else None
+            for at in range(start_chunk, len(chunks)):
+                assert waiting is not None
+                rows, lost = waiting.result()
+                if at + 1 < len(chunks):
+                    waiting = ahead.submit(self._survivors, chunks[at + 1]())
+                if start_block == 0:
+                    self.counts.add(lost)
+                    self.done_points += self.space.per_row * (self._chunk_rows(at) - len(rows))
+                self._evaluate_chunk(at, np.random.default_rng(at + 1).permutation(rows), start_block, behind)
+                start_block = 0
                 self._tell()
-            while pending:
-                self._finish(pending)
-            start_block = 0
-            self._tell()
 
-    def _finish(self, pending: deque[tuple[tuple[Any, ...], int]]) -> None:
-        block, n = pending.popleft()
-        counts, _, _ = self._consume(block)
-        self.counts.add(counts)
-        self.done_points += n * self.space.per_row
+    def _evaluate_chunk(self, at: int, rows: np.ndarray, start_block: int, behind: ThreadPoolExecutor) -> None:
+        """Blocks of a chunk's rows: dispatched here, merged behind; the first ones one by one, until there is a bar."""
+        pending: deque[Future[None]] = deque()
+        for number, block in enumerate(self._blocks(rows, small_first=at == 0), start=1):
+            if number <= start_block:
+                continue
+            while len(pending) >= (BLOCKS_AHEAD if self.done_blocks >= BLOCKS_AHEAD else 1):
+                pending.popleft().result()
+            pending.append(behind.submit(self._finish, self._dispatch(block), len(block), at, number))
+        while pending:
+            pending.popleft().result()
+
+    def _strides(self) -> list[Callable[[], np.ndarray]]:
+        """Chunks of rows: within a range of models every n-th, so that any chunk is a sample of them all."""
+        per_model = len(self.space.machines) * self.space.n_layouts
+        turns = self.engine.turns(self.engine.filter_stages(self.kinds, self.objective_names))
+        chunks: list[Callable[[], np.ndarray]] = []
+        self._chunk_sizes: list[int] = []
+        for turn in np.random.default_rng(0).permutation(len(turns)):
+            first, last = (m * per_model for m in turns[turn])
+            step = -(-(last - first) // CHUNK_ROWS)
+            for offset in range(step):
+                chunks.append(functools.partial(np.arange, first + offset, last, step, dtype=np.int64))
+                self._chunk_sizes.append(len(range(first + offset, last, step)))
+        return chunks
+
+    def _chunk_rows(self, at: int) -> int:
+        return self._chunk_sizes[at]
+
+    def _finish(self, block: Block, rows: int, chunk: int, number: int) -> None:
+        """Merge a block, count it, and save what is known if it is time to."""
+        self.counts.add(self._consume(block))
+        self.done_points += rows * self.space.per_row
+        self._passed()
+        self._save_state(chunk, number)
+        self._tell()
+
+    def _passed(self) -> None:
+        """Another block is done: the bar is renewed, the more rarely the later."""
+        self.done_blocks += 1
+        if self.done_blocks >= self.refresh_at:
+            self._refresh_bar()
+            self.refresh_at = self.done_blocks + min(max(self.done_blocks // 2, 1), REFRESH_BLOCKS)
 
     def _state_path(self) -> Path:
         return self.directory / "state.npz"
@@ -587,7 +661,7 @@ class Run:
                 done=self.done_points,
                 total=self.space.n_points,
                 feasible=self.counts.feasible,
-                frontier=len(self.front),
+                frontier=len(self.front) if final else self.front.candidates,
                 seconds=time.perf_counter() - self.started,
                 final=final,
             )
@@ -597,33 +671,45 @@ class Run:
 
     def full_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """All columns of all points of rows, each [rows, batch, context], before filters."""
-        wanted = [c.name for c in self.columns]
+        if self.small:
+            return self._plain_columns(rows)
+        wanted = [*(c.name for c in self.columns), "extrapolation"]
         n = len(rows)
         at_row, at_context, points = jax.tree.map(
             lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), self.kinds, wanted)
         )
         shape = (len(rows), len(self.space.batch), self.space.n_contexts)
+        by_row = row_reasons(self.space, rows)
+        impossible = np.flatnonzero(by_row)
+
+        def placed(values: np.ndarray) -> np.ndarray:
+            """In order of points: one copy."""
+            out = np.empty(shape, dtype=values.dtype)
+            out[:] = values
+            return out
+
         out: dict[str, np.ndarray] = {}
         for column in self.columns:
             if column.name in points:
-                out[column.name] = np.moveaxis(np.asarray(points[column.name]), 2, 0)
+                out[column.name] = placed(np.moveaxis(points[column.name], 2, 0))
             elif column.level == "row":
-                out[column.name] = np.broadcast_to(np.asarray(getattr(at_row, column.name))[:, None, None], shape)
+                out[column.name] = placed(at_row[column.name][:, None, None])
             elif column.level == "context":
-                out[column.name] = np.broadcast_to(np.asarray(getattr(at_context, column.name)).T[:, None, :], shape)
-        reasons = np.broadcast_to(row_reasons(self.space, rows)[:, None, None], shape)
-        possible = reasons == 0
-        fits, in_time = (np.moveaxis(np.asarray(points[name]), 2, 0) > 0 for name in ("fits", "in_time"))
-        late = np.where(fits, 0, REASON_BIT["capacity"]) | np.where(in_time, 0, REASON_BIT["ttft_cut"])
-        reasons = np.where(possible, late, reasons)
+                out[column.name] = placed(at_context[column.name].T[:, None, :])
         if "batch" in points:  # of those that are as large as possible
-            out["workload.batch"] = np.moveaxis(np.asarray(points["batch"]), 2, 0)
-        if "in_pace" in points:
-            in_pace = np.moveaxis(np.asarray(points["in_pace"]), 2, 0) > 0
-            reasons = reasons | np.where(possible & ~in_pace, REASON_BIT["tpot_cut"], 0)
-        for name in NUMBERS:
-            if name in out:
-                out[name] = np.where(possible, out[name], np.nan)
+            own = ~np.isfinite(self.space.batch)
+            out["workload.batch"] = placed(np.moveaxis(points["batch"], 2, 0))
+            out["workload.batch"][np.ix_(impossible, own)] = np.nan
+        late: Any = np.int32(0)
+        for name, reason in LATE.items():
+            if name in points:
+                late = late | np.where(np.moveaxis(points[name], 2, 0) > 0, np.int32(0), np.int32(REASON_BIT[reason]))
+        reasons = placed(late)
+        if len(impossible):
+            reasons[impossible] = by_row[impossible][:, None, None]
+            for name in NUMBERS:
+                if name in out:
+                    out[name][impossible] = np.nan
         out["reasons"] = reasons
         out["feasible"] = reasons == 0
         for name, factor in zip(("band_low", "band_high"), bands(self.space, rows), strict=True):
@@ -631,29 +717,70 @@ class Run:
         longest = np.asarray(self.space.context.longest)[None, None, :]
         limit = self.space.model_max_context[self.space.indices(rows)[0]][:, None, None]
         out["extrapolation"] = out_of_range(
-            out_row=np.asarray(at_row.extrapolation)[:, None, None], beyond=longest > limit, shape=shape
+            out_row=at_row["extrapolation"][:, None, None], beyond=longest > limit, shape=shape
         )
         return out
 
-    def _stored_block(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], Counts]:
-        """Columns of a block, its objectives from the frontier's own kernel, and the frontier updated."""
+    def point_columns(self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray) -> dict[str, np.ndarray]:
+        """All columns of single points, by NumPy: done before the compiler has read the formulas."""
+        slices = [slice(i, i + PLAIN_POINTS) for i in range(0, len(rows), PLAIN_POINTS)]
+        parts = [self.engine.plain(rows[p], i_batch[p], i_context[p], self.kinds) for p in slices]
+        out = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        reasons = row_reasons(self.space, rows)
+        possible = reasons == 0
+        late = np.zeros(len(rows), dtype=np.int32)
+        for name, reason in LATE.items():
+            late |= np.where(out[name] > 0, 0, REASON_BIT[reason]).astype(np.int32)
+        for name in NUMBERS:
+            if name in out:
+                out[name] = np.where(possible, out[name], np.nan)
+        out["reasons"] = np.where(possible, late, reasons)
+        out["feasible"] = out["reasons"] == 0
+        longest = np.asarray(self.space.context.longest)[i_context]
+        limit = self.space.model_max_context[self.space.indices(rows)[0]]
+        out["extrapolation"] = out_of_range(out_row=out["extrapolation"], beyond=longest > limit, shape=rows.shape)
+        found = {c.name: out[c.name] for c in self.columns}
+        if self.engine.given.all():
+            return found
+        known = possible | np.isfinite(self.space.batch)[i_batch]
+        return found | {"workload.batch": np.where(known, out["batch"], np.nan)}
+
+    def _plain_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        shape = (len(rows), len(self.space.batch), self.space.n_contexts)
+        r, i_batch, i_context = (i.ravel() for i in np.indices(shape))
+        return {name: v.reshape(shape) for name, v in self.point_columns(rows[r], i_batch, i_context).items()}
+
+    def _stored_block(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Columns of a block, and the frontier updated."""
         columns = self.full_columns(rows)
-        possible = row_reasons(self.space, rows) == 0
-        counts = Counts()
-        if self.fast and possible.any():
-            counts, a, b = self._consume(self._dispatch(rows[possible]))
-            for objective, value in zip(self.pair, (a, b), strict=True):
-                own = columns[objective.column].astype(np.float32)  # a copy
-                new = np.moveaxis(value, 2, 0)[: int(possible.sum())] * objective.sign
-                own[possible] = np.where(np.isfinite(new), new, own[possible])
-                columns[objective.column] = own
-            self._refresh_bar()
-        return columns, counts
+        if self.fast:
+            self._sift(rows, columns)
+        return columns
+
+    def _sift(self, rows: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        """Evaluated rows into the frontier."""
+        missing = self.block_rows - len(rows)
+
+        def whole(values: np.ndarray) -> np.ndarray:
+            return np.moveaxis(np.pad(values, ((0, missing), (0, 0), (0, 0))), 0, 2)
+
+        good = columns["feasible"]
+        asked = self.filters.points(rows)
+        if asked is not None:
+            good = good & asked
+        a, b = (whole(np.where(good, columns[o.column] * o.sign, -np.inf).astype(np.float32)) for o in self.pair)
+        padded = self._padded(rows)
+        block = Block(rows=padded, group=self.groups.rows(padded), level=self._row_level(padded))
+        at_level = np.searchsorted(self.level_values, block.level, side="left")
+        alive = sift(a, b, whole(good), *self._bar_of(block.group, at_level))
+        self._let_in(np.asarray(alive), a, b, block)
+        self._passed()
 
     def _tally(self, reasons: np.ndarray) -> Counts:
-        counts = Counts(asked=len(reasons), feasible=int(np.count_nonzero(reasons == 0)))
+        found = np.bincount(reasons, minlength=1)
+        counts = Counts(asked=len(reasons), feasible=int(found[0]))
         for name, bit in REASON_BIT.items():
-            counts.reasons[name] = int(np.count_nonzero(reasons & bit))
+            counts.reasons[name] = int(found[np.arange(len(found)) & bit != 0].sum())
         return counts
 
     def stored(self) -> None:
@@ -661,35 +788,39 @@ class Run:
         writer = self.writer(self.plan.study.store.axes)
         points = self.directory / "points"
         points.mkdir(parents=True, exist_ok=True)
-        for i, chunk in enumerate(_chunks(self.space.n_rows, self.part_rows)):
-            path = points / f"part-{i:05d}.parquet"
-            if self._reuse(path):
-                self.done_points += len(chunk) * self.space.per_row
-                continue
-            tables = []
-            total = Counts()
-            rows = chunk[self.filters.rows(chunk)]
-            for block in self._blocks(rows):
-                table, counts = self._block_table(writer, block)
-                total.add(counts)
-                tables.append(table)
-            if tables:
-                writer.write(path, pa.concat_tables(tables), {"counts": total.as_json(), "part": i})
-            else:
-                writer.write(
-                    path,
-                    writer.table(np.zeros(0, dtype=np.int64), self._no_columns()),
-                    {"counts": total.as_json(), "part": i},
-                )
-            self.counts.add(total)
-            self.done_points += len(chunk) * self.space.per_row
-            self._tell()
+        writing: deque[tuple[Future[int], Counts, int]] = deque()
+
+        def written(most: int) -> None:
+            while len(writing) > most:
+                future, total, rows = writing.popleft()
+                future.result()
+                self.counts.add(total)
+                self.done_points += rows * self.space.per_row
+                self._tell()
+
+        with ThreadPoolExecutor(WRITERS) as pool:  # encoding takes longer than evaluating
+            for i, chunk in enumerate(_chunks(self.space.n_rows, self.part_rows)):
+                path = points / f"part-{i:05d}.parquet"
+                if self._reuse(path):
+                    self.done_points += len(chunk) * self.space.per_row
+                    continue
+                total = Counts()
+                tables = [writer.table(np.zeros(0, dtype=np.int64), self._no_columns())]
+                for block in self._blocks(chunk[self.filters.rows(chunk)]):
+                    table, counts = self._block_table(writer, block)
+                    total.add(counts)
+                    tables.append(table)
+                tables = tables[1:] or tables
+                about = {"counts": total.as_json(), "part": i}
+                writing.append((pool.submit(writer.write, path, pa.concat_tables(tables), about), total, len(chunk)))
+                written(WRITERS)
+            written(0)
 
     def _no_columns(self) -> dict[str, np.ndarray]:
         return {c.name: np.zeros(0) for c in self.columns}
 
     def _block_table(self, writer: store.Writer, rows: np.ndarray) -> tuple[Any, Counts]:
-        columns, _ = self._stored_block(rows)
+        columns = self._stored_block(rows)
         per_row = self.space.per_row
         ids = (rows[:, None] * per_row + np.arange(per_row)).ravel()
         flat = {name: np.ascontiguousarray(v).reshape(-1) for name, v in columns.items()}
@@ -802,17 +933,10 @@ class Run:
         )
         ids, values = front.ids[order], front.values[order]
         rows, rest = np.divmod(ids, self.space.per_row)
-        unique = np.unique(rows)
-        collected: dict[str, np.ndarray] = {}
-        for block in self._blocks(unique):
-            columns = self.full_columns(block)
-            which = np.nonzero(np.isin(rows, block))[0]
-            at = np.searchsorted(block, rows[which])  # a block of unique rows is sorted
-            i_batch, i_context = np.divmod(rest[which], self.space.n_contexts)
-            for name, value in columns.items():
-                if name not in collected:
-                    collected[name] = np.zeros(len(ids), dtype=value.dtype)
-                collected[name][which] = value[at, i_batch, i_context]
+        i_batch, i_context = np.divmod(rest, self.space.n_contexts)
+        collected = self.point_columns(rows, i_batch, i_context)
+        # what was found feasible is: to the last byte, another order of sums might see it otherwise
+        collected |= {"feasible": np.ones(len(ids), dtype=bool), "reasons": np.zeros(len(ids), dtype=np.int32)}
         if self.fast:  # the values that were compared
             for i, objective in enumerate(self.pair, start=1):
                 collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)

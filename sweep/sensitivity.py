@@ -110,11 +110,10 @@ def sensitivity(study: Study) -> Sensitivity:
     """
     space, point = point_of(study)
     reasons = _reasons(space)
-    now, fits, in_time, bound = _columns(point)
+    now, against, bound = _columns(point)
     if now["tpot_s"] is None:
         raise BadInput(f"this point has no time per token ({', '.join(sorted(reasons)) or 'a figure is missing'})")
-    reasons |= {"capacity"} if not fits else set()
-    reasons |= {"ttft_cut"} if not in_time else set()
+    reasons |= against
     base = study.base
     levers = tuple(elasticities(point))
     capacity = next(lever for lever in levers if lever.key == "hardware.hbm_bytes")
@@ -132,8 +131,8 @@ def sensitivity(study: Study) -> Sensitivity:
     )
 
 
-def _columns(point: _Point) -> tuple[dict[str, float | None], bool, bool, str]:
-    """Results of a point in plain float64, whether it fits and is in time, and what binds it."""
+def _columns(point: _Point) -> tuple[dict[str, float | None], set[str], str]:
+    """Results of a point in plain float64, what its memory and its limits have against it, and what binds it."""
     with _numbers():
         at_row, at_context, cost = evaluate_point(point.row, point.batch, point.context, point.kinds)
     found: dict[str, float | None] = {}
@@ -142,7 +141,8 @@ def _columns(point: _Point) -> tuple[dict[str, float | None], bool, bool, str]:
         value = float(getattr(source, name))
         found[name] = value if math.isfinite(value) else None
     bound = BOUNDS[int(cost.bound)] if found["tpot_s"] is not None else ""
-    return found, bool(cost.fits > 0), bool(cost.in_time > 0), bound
+    holds = {"capacity": cost.fits, "ttft_cut": cost.in_time, "tpot_cut": cost.in_pace}
+    return found, {reason for reason, kept in holds.items() if not kept > 0}, bound
 
 
 # --- slopes --------------------------------------------------------------------------------------------------------
@@ -442,9 +442,8 @@ def steps(study: Study, point: _Point, now: Mapping[str, float | None]) -> list[
         result: dict[str, float | None] = dict.fromkeys(STEP_RESULTS)
         try:
             space, moved = point_of(changed)
-            result, fits, in_time, _ = _columns(moved)
-            against = _reasons(space) | ({"capacity"} if not fits else set()) | ({"ttft_cut"} if not in_time else set())
-            reasons = tuple(sorted(against))
+            result, against, _ = _columns(moved)
+            reasons = tuple(sorted(_reasons(space) | against))
         except BadInput as error:
             refused = str(error)
         found.append(

@@ -8,6 +8,7 @@ of models, machines and layouts, so a grid of a billion points is a few thousand
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,10 +102,17 @@ class Space:
         """Length of the context table."""
         return len(self.context.decode)
 
+    @functools.cached_property
+    def impossible(self) -> tuple[np.ndarray, np.ndarray]:
+        """See `row_reasons`; decided once for all pairs that decide it."""
+        return _impossible(self)
+
     def indices(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Table indices (model, machine, layout) of configuration rows."""
-        rest, i_layout = np.divmod(rows, self.n_layouts)
-        i_model, i_machine = np.divmod(rest, len(self.machines))
+        rest = rows // self.n_layouts  # by a scalar, which numpy has vectorized; divmod is several times slower
+        i_layout = rows - rest * self.n_layouts
+        i_model = rest // len(self.machines)
+        i_machine = rest - i_model * len(self.machines)
         return i_model.astype(np.int32), i_machine.astype(np.int32), i_layout.astype(np.int32)
 
 
@@ -355,6 +363,7 @@ def _candidates(key: str, spec: Any, limit: int) -> list[int]:
 def enumerate_layouts(spec: Mapping[str, Any], base: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All layouts of a grid: tuples with tpa kvp dpa = tpf ep = N and gpus = N pp, and nothing else.
 
+    Where `ffn_tied` is set, tpf = tpa instead, without dpa and ep.
     A dimension that the grid does not name keeps the base layout's value; `tpf` and `ep` that neither names take
     every size that closes the equation.
     """
@@ -403,6 +412,12 @@ def enumerate_layouts(spec: Mapping[str, Any], base: Mapping[str, Any]) -> list[
         {**layout, **dict(zip(other, combo, strict=True))}
         for layout in found
         for combo in itertools.product(*other.values())
+    ]
+    # a tied FFN stays on the head group: there is one way to cut it
+    combined = [
+        {**layout, "tpf": layout["tpa"]} if layout.get("ffn_tied") else layout
+        for layout in combined
+        if not layout.get("ffn_tied") or (layout["ep"] or 1) == (layout["dpa"] or 1) == 1
     ]
     if not combined:
         raise BadInput("grid.layout: no layout satisfies tpa kvp dpa = tpf ep and gpus = tpa kvp dpa pp")
@@ -696,12 +711,19 @@ def row_reasons(space: Space, rows: np.ndarray) -> np.ndarray:
     unknown_figure, no_format: the machine's figures do not suffice.
     """
     i_model, i_machine, i_layout = space.indices(rows)
+    of_shape, of_machine = space.impossible
+    reasons: np.ndarray = of_shape[i_model, i_layout] | of_machine[i_machine, i_layout]
+    return reasons
+
+
+def _impossible(space: Space) -> tuple[np.ndarray, np.ndarray]:
+    """Reasons that model and layout decide, and machine and layout: [models, layouts], [machines, layouts]."""
 
     def of_model(name: str) -> Any:
-        return np.asarray(getattr(space.model, name))[i_model]
+        return np.asarray(getattr(space.model, name))[:, None]
 
     def of_layout(name: str) -> Any:
-        return np.asarray(getattr(space.layout, name))[i_layout]
+        return np.asarray(getattr(space.layout, name))[None, :]
 
     tpa, kvp, dpa, tpf, ep, pp = (of_layout(k) for k in PARALLEL)
     tied = of_layout("ffn_tied") > 0
@@ -714,22 +736,22 @@ def row_reasons(space: Space, rows: np.ndarray) -> np.ndarray:
     grouped = dpa > 1
     bad |= grouped & (of_model("n_dense_layers") > 0) & (np.mod(of_model("d_ff"), tpf) != 0)
     bad |= grouped & (np.mod(of_model("d_shared"), tpf) != 0)
-    reasons = np.where(bad, REASON_BIT["not_divisible"], 0).astype(np.int32)
+    of_shape = np.where(bad, REASON_BIT["not_divisible"], 0).astype(np.int32)
 
-    domain = np.array([r.machine.domain for r in space.machines])[i_machine]
-    no_link = np.isnan([r.machine.reduce.bytes_per_s for r in space.machines])[i_machine]
-    no_network = np.isnan([r.machine.reduce.scaleout_bytes_per_s for r in space.machines])[i_machine]
-    unknown = np.array([bool(r.unknown) for r in space.machines])[i_machine]
-    no_format = np.array([r.no_format for r in space.machines])[i_machine]
+    domain = np.array([r.machine.domain for r in space.machines])[:, None]
+    no_link = np.isnan([r.machine.reduce.bytes_per_s for r in space.machines])[:, None]
+    no_network = np.isnan([r.machine.reduce.scaleout_bytes_per_s for r in space.machines])[:, None]
+    unknown = np.array([bool(r.unknown) for r in space.machines])[:, None]
+    no_format = np.array([r.no_format for r in space.machines])[:, None]
     stage = tpa * kvp * dpa
     # the widest group of a stage spans all its GPUs; a hop leaves the domain when the replica does
     leaves = (stage > domain) | ((pp > 1) & (stage * pp > domain))
     lost = leaves & no_network
-    reasons |= np.where(lost, REASON_BIT["over_domain"] | REASON_BIT["unknown_figure"], 0).astype(np.int32)
+    reasons = np.where(lost, REASON_BIT["over_domain"] | REASON_BIT["unknown_figure"], 0).astype(np.int32)
     reasons |= np.where((stage * pp > 1) & (domain > 1) & no_link, REASON_BIT["unknown_figure"], 0).astype(np.int32)
     reasons |= np.where(unknown, REASON_BIT["unknown_figure"], 0).astype(np.int32)
     reasons |= np.where(no_format, REASON_BIT["no_format"], 0).astype(np.int32)
-    return reasons
+    return of_shape, reasons
 
 
 # --- filters -----------------------------------------------------------------------------------------------------
@@ -748,6 +770,14 @@ def filter_names(space: Space) -> list[str]:
 _LOAD_KEYS = ("workload.batch", "workload.isl", "workload.osl", "workload.context", "workload.prefix_hit")
 
 
+# which table a key is of: models, machines or layouts
+_TABLE_OF = {
+    **dict.fromkeys(("model", "params_total", "params_active"), (0,)),
+    **dict.fromkeys(("hardware", "precision", "efficiency"), (1,)),
+    "layout": (2,),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Filters:
     """The `where` expressions of a grid, ready to be asked for blocks of rows."""
@@ -761,10 +791,28 @@ class Filters:
         keep = np.ones(len(rows), dtype=bool)
         if not self.row:
             return keep
-        scope = _Scope(self.space, rows)
-        for text in self.row:
-            keep &= np.broadcast_to(np.asarray(expr.evaluate(text, scope, "where"), dtype=bool), keep.shape)
+        at = self.space.indices(rows)
+        for passes, which in self._tables:
+            keep &= passes[tuple(at[i] for i in which)]
         return keep
+
+    @functools.cached_property
+    def _tables(self) -> list[tuple[np.ndarray, tuple[int, ...]]]:
+        """Each row filter's answers for all combinations of the tables it asks: models, machines, layouts."""
+        space = self.space
+        sizes = (space.n_models, len(space.machines), space.n_layouts)
+        found = []
+        for text in self.row:
+            asks = (n.partition(".")[0] for n in expr.names_in(text, "where"))
+            which = tuple(sorted({i for n in asks for i in _TABLE_OF.get(n, (0, 1, 2))}))
+            own = [np.arange(n) if i in which else np.zeros(1, dtype=np.int64) for i, n in enumerate(sizes)]
+            rows = (own[0][:, None, None] * sizes[1] + own[1][None, :, None]) * sizes[2] + own[2][None, None, :]
+            asked = [
+                np.broadcast_to(np.asarray(expr.evaluate(text, _Scope(space, part), "where"), dtype=bool), part.shape)
+                for part in np.array_split(rows.ravel(), max(rows.size >> 18, 1))
+            ]
+            found.append((np.concatenate(asked).reshape([sizes[i] for i in which]), which))
+        return found
 
     def points(self, rows: np.ndarray) -> np.ndarray | None:
         """Which points of rows pass the filters on batch and context: [rows, batch, context], or None for all."""

@@ -133,7 +133,9 @@ class Writer:
                         arrays.append(self._axis_array(axis, key, digit))
                         names.append(key)
         if "workload.batch" in columns:
-            arrays.append(pa.array(np.asarray(columns["workload.batch"]).astype(np.int32)))
+            batch = np.asarray(columns["workload.batch"], dtype=np.float64)
+            missing = np.isnan(batch)  # of an impossible configuration
+            arrays.append(pa.array(np.where(missing, 0, batch).astype(np.int32), mask=missing))
             names.append("workload.batch")
         bounds = pa.array(BOUNDS)
         for column in ALL_COLUMNS:
@@ -145,9 +147,12 @@ class Writer:
                 index = pa.array(np.where(missing, 0, value).astype(np.int8), mask=missing)
                 arrays.append(pa.DictionaryArray.from_arrays(index, bounds))
             elif column.dtype == "float32":
-                arrays.append(pa.array(value.astype(np.float32), from_pandas=True))
+                number = value.astype(np.float32, copy=False)
+                arrays.append(
+                    pa.array(number, from_pandas=bool(np.isnan(number).any()))
+                )  # null only where there is none
             else:
-                arrays.append(pa.array(value.astype(column.dtype)))
+                arrays.append(pa.array(value.astype(column.dtype, copy=False)))
             names.append(column.name)
         fields = []
         for name, array in zip(names, arrays, strict=True):
@@ -182,6 +187,7 @@ class Writer:
                     compression=self.compression,
                     compression_level=1 if self.compression == "zstd" else None,
                     use_dictionary=labels,
+                    write_statistics=[name for name in table.column_names if name not in floats],
                     column_encoding=encoding,
                     row_group_size=1 << 20,
                 )

@@ -78,7 +78,7 @@ def test_text(measured: bench.Measured) -> None:
 def test_numpy_gives_the_same_values() -> None:
     study = make_study("experiment=bench", MIXED, *TINY[1:])
     plan = run.plan(study)
-    one = run.Run(plan, Path("unused"), config_yaml="")
+    one = run.Run(plan, Path("unused"), config_yaml="", compiled=True)
     rows = bench.possible_rows(one)[: one.block_rows]
     assert bench.worst_difference(one, rows, kinds(plan.space), size=1000) < 1e-4
 

@@ -178,6 +178,14 @@ def test_steps_that_cannot_be_say_why(wide: tuple[Study, Sensitivity]) -> None:
     assert all("must" in str(s.refused) and s.result["tok_s_user"] is None for s in refused)
 
 
+def test_steps_beyond_a_limit_say_so(dense: tuple[Study, Sensitivity]) -> None:
+    tpot_s = dense[1].point["tpot_s"]
+    assert tpot_s is not None
+    limited = make_study(*DENSE, f"workload.tpot_max_s={1.1 * tpot_s}")
+    batches = {s.after: s for s in steps(limited, point_of(limited)[1], {}) if s.key == "workload.batch"}
+    assert batches[32].feasible and batches[128].reasons == ("tpot_cut",)
+
+
 def test_the_command(
     dense: tuple[Study, Sensitivity],
     capsys: pytest.CaptureFixture[str],

@@ -146,6 +146,8 @@ def test_max_is_the_largest_batch_that_keeps_the_limits(
         assert own["feasible"] and abs(own["workload"]["batch"] - point["workload.batch"]) <= point["layout.dpa"]
         more = explained(f"workload.batch={own['workload']['batch'] + 1}", f"workload.tpot_max_s={LIMIT}")
         assert not more["feasible"] and set(more["reasons"]) <= {"capacity", "tpot_cut"}
+    impossible = points.filter(pl.col("reasons") & 2 != 0)  # has no largest batch
+    assert 0 < impossible["workload.batch"].null_count() < impossible.height
     cut = points.filter(pl.col("reasons") & 64 != 0)
     assert cut.height and (cut["tpot_s"] > LIMIT).all()
 

@@ -155,7 +155,10 @@ def machine_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: 
         key = (p.hardware, p.precision)
         if key not in known:
             record = catalogue.record("hardware", p.hardware)
-            found = resolve(as_record(record), p.precision, efficiency, **record.lineage)
+            kin = record.lineage
+            found = resolve(
+                as_record(record), p.precision, efficiency, generation=kin["generation"], vendor=kin["vendor"]
+            )
             known[key] = len(machines)
             machines.append(found.machine)
         index[i] = known[key]

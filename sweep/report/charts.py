@@ -141,7 +141,7 @@ def frontier_chart(
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     if cut:
         notes.append("axes show a few decades from their best value: points further out are not drawn")
-    return _dressed(chart, title, notes)
+    return dressed(chart, title, notes)
 
 
 class _LogAxis:
@@ -413,7 +413,7 @@ def where_time_goes(
             heading += f", accuracy ≥ {100 * accuracy_floor:g} %"
         panels.append(alt.layer(bar, text).properties(width=600, height=38 * best.height, **_heading(heading)))
     chart = alt.vconcat(*panels, spacing=14).resolve_scale(fill="shared", x="independent", y="independent")
-    return _dressed(chart, title, subtitle)
+    return dressed(chart, title, subtitle)
 
 
 def _describe(point: dict[str, Any], extra: Mapping[str, Sequence[str]]) -> str:
@@ -432,7 +432,8 @@ def _field(column: str) -> str:
     return column.replace(".", "\\.").replace("[", "\\[").replace("]", "\\]")
 
 
-def _dressed(chart: alt.VConcatChart, title: str, subtitle: str | Sequence[str]) -> alt.VConcatChart:
+def dressed(chart: alt.VConcatChart, title: str, subtitle: str | Sequence[str]) -> alt.VConcatChart:
+    """The look that all charts share: title and notes above, fonts, grid, legend below."""
     lines = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     lines = [text for text in lines if text]
     if title or lines:

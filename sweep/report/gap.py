@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from sweep.gap import CAUSES, REMAINDER, SOFTWARE, Answer, Best, Gap
-from sweep.report.charts import _dressed
+from sweep.report.charts import dressed
 from sweep.report.markdown import grid, layout_label, number, percent, tokens
 
 SHORT = {
@@ -345,7 +345,7 @@ def chart(gaps: Sequence[Gap], title: str) -> alt.VConcatChart:
             cells.append(bars)
         lines.append(alt.hconcat(*cells, spacing=12))
     whole = alt.vconcat(*lines, spacing=8).resolve_scale(color="shared")
-    return _dressed(whole, title, "A bar is the achieved time of a decode step; the green part is what the bound needs")
+    return dressed(whole, title, "A bar is the achieved time of a decode step; the green part is what the bound needs")
 
 
 def _machines(frame: pl.DataFrame, model: str) -> set[str]:

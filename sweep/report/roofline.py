@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from sweep.explain import Explanation, compare, moves
-from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, _dressed
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label
 from sweep.report.tags import tag
 
@@ -566,7 +566,7 @@ def roofline_chart(
     e = explanation
     status = {e.inputs["hardware"]: e.inputs["hardware_status"]}
     heading = title or f"Roofline of {e.inputs['model']} on {tag(e.inputs['hardware'], status)}"
-    return _dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
+    return dressed(alt.vconcat(panel), heading, subtitle or _caption(e))
 
 
 def _caption(e: Explanation) -> list[str]:

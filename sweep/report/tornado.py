@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from sweep.report.charts import _dressed
+from sweep.report.charts import dressed
 from sweep.report.markdown import BOUND_LABELS, grid, number
 from sweep.sensitivity import Lever, Sensitivity, Step
 
@@ -176,7 +176,7 @@ def tornado_chart(s: Sensitivity, *, result: str = "tok_s_user", most: int = 16)
         f"{number(p['tok_s_user'])} tok/s/user, {number(p['tok_s_gpu'])} tok/s/GPU, bound by {BOUND_LABELS[s.bound]}",
         f"slopes by automatic differentiation; the {most} strongest of each are shown",
     ]
-    return _dressed(chart, f"What moves {word}: {title_of(s)}", caption)
+    return dressed(chart, f"What moves {word}: {title_of(s)}", caption)
 
 
 def _bars(rows: Sequence[dict[str, Any]], x_title: str, heading: str) -> Any:

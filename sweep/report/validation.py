@@ -26,7 +26,7 @@ from sweep.calibration.score import (
     tpot_of,
     ttft_of,
 )
-from sweep.report.charts import LINE_COLOURS, SHAPES, _dressed
+from sweep.report.charts import LINE_COLOURS, SHAPES, dressed
 from sweep.report.markdown import escape, grid, number, percent
 
 SCORE_HEADINGS = ("rows", "median [%]", "mean [%]", "p90 [%]", "bias [%]", "within 25 % [%]")
@@ -344,7 +344,7 @@ def scatter(
         )
     )
     chart = alt.vconcat((points + lines).properties(width=460, height=460))
-    return _dressed(chart, title, subtitle)
+    return dressed(chart, title, subtitle)
 
 
 def charts(results: Results, f: Findings) -> dict[str, alt.VConcatChart]:

@@ -14,10 +14,11 @@ from sweep.calibration import endtoend
 from sweep.calibration.endtoend import Calibrated, Sample, constants, design, knobs_of, solve, turn
 from sweep.calibration.predict import KINDS, Knobs, make_knobs, make_table, predict
 from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_point
-from sweep.calibration.score import rank_correlation, score
+from sweep.calibration.score import Results, rank_correlation, score
 from sweep.calibration.validate import predict_rows, read_rows
 from sweep.config import Library
 from sweep.cost.result import evaluate_point
+from sweep.report.validation import find, headline
 from tests.cost.points import numbers, scalars
 
 DATA = Path(__file__).parent.parent / "data" / "measured_sample.csv"  # public rows, each with its source and licence
@@ -129,15 +130,17 @@ def test_a_strong_prior_keeps_the_preset(sample: Sample) -> None:
     assert fit.theta == pytest.approx([c.mean for c in fit.constants], abs=1e-4)
 
 
-def test_the_shipped_preset_on_a_sample_of_public_rows(rows: list[Row], library: Library) -> None:
+@pytest.fixture(scope="module")
+def results(rows: list[Row], library: Library) -> Results:
+    return predict_rows(rows, library, library.raw("efficiency", "measured"))
+
+
+def test_the_shipped_preset_on_a_sample_of_public_rows(results: Results) -> None:
     """Coverage and errors of `measured` on 124 rows of the data it was fitted on: a drift shows here first.
 
     The rows come from InferenceX, aiconfigurator-core, TensorRT-LLM, gpt-fast and others; each row names its source.
     Scores on rows that were not fitted are printed by `pipelines.calibrate`.
     """
-    from sweep.report.validation import find, headline
-
-    results = predict_rows(rows, library, library.raw("efficiency", "measured"))
     h = headline(results, find(results))
     assert h["complete_trusted_answered"] >= 0.98
     assert h["tpot"].median <= 0.14 and h["tpot"].p90 <= 0.45
@@ -152,8 +155,7 @@ def test_the_shipped_preset_on_a_sample_of_public_rows(rows: list[Row], library:
     assert all(bool(r) != a for r, a in zip(results.reasons, results.answered, strict=True))
 
 
-def test_ideal_is_never_slower(rows: list[Row], library: Library) -> None:
-    results = predict_rows(rows, library, library.raw("efficiency", "measured"))
+def test_ideal_is_never_slower(results: Results) -> None:
     undrafted = np.array([p is not None and p.drafted == 0 for p in results.points])
     assert (results.floor_s[undrafted] < results.tpot_s[undrafted]).all()
 
