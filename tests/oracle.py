@@ -392,7 +392,7 @@ class Point:
             return rest, ops
         lies, _ = self.shelve(sizes)
         home = next(t for t, _ in self.wishes("kv") if t in self.shelves)
-        share = self.constants("prefill", self.attention_unit())["read"]
+        share = self.constants("prefill", self.attention_unit(), None)["read"]
         times = [size / (self.shelves[t][1] * share) for t, size in lies["prefix"].items() if t != home]
         back = max(times, default=0.0) if self.policy.get("reads") == "overlapped" else sum(times)
         how = self.policy.get("reload") or "serial"
