@@ -743,8 +743,7 @@ class Run:
         longest = np.asarray(self.space.context.longest)[i_context]
         limit = self.space.model_max_context[self.space.indices(rows)[0]]
         out["extrapolation"] = out_of_range(out_row=out["extrapolation"], beyond=longest > limit, shape=rows.shape)
-        for name, factor in zip(("band_low", "band_high"), bands(self.space, rows), strict=True):
-            out[name] = factor.astype(np.float32)
+        out["band_low"], out["band_high"] = bands(self.space, rows)
         found = {c.name: out[c.name] for c in self.columns}
         if self.engine.given.all():
             return found
