@@ -436,6 +436,10 @@ def test_slices_in_an_object_store(
     capsys.readouterr()
     assert pipeline.main([*words, "shard.index=0"]) == 0
     assert "complete already: s3://bucket/study/shard-0-of-2" in capsys.readouterr().err
+    fs.rm_file(f"{root}/{next(p for p in after if '1-of-2' in p and p.endswith('manifest.json'))[len(root) + 1 :]}")
+    monkeypatch.setattr(remote, "_mirrors", {})
+    assert frontier.main([f"{bucket}/study", "--out", "never"]) == 1
+    assert capsys.readouterr().err.startswith("s3://bucket/study: 1 of 2 shards are missing or have not finished")
     other = [w for w in words if "efficiency" not in w and "output" not in w]
     (place,) = [p for p in remote.mirror(f"{bucket}/study").iterdir() if "0-of-2" in p.name]
     assert pipeline.main([*other, "shard.index=0", f"resume={bucket}/study/{place.name}"]) == 1
