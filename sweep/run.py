@@ -712,14 +712,19 @@ class Run:
                     out[name][impossible] = np.nan
         out["reasons"] = reasons
         out["feasible"] = reasons == 0
-        for name, factor in zip(("band_low", "band_high"), bands(self.space, rows), strict=True):
-            out[name] = np.broadcast_to(factor.astype(np.float32)[:, None, None], shape)
+        for name, factor in self._band(rows).items():
+            out[name] = np.broadcast_to(factor[:, None, None], shape)
         longest = np.asarray(self.space.context.longest)[None, None, :]
         limit = self.space.model_max_context[self.space.indices(rows)[0]][:, None, None]
         out["extrapolation"] = out_of_range(
             out_row=at_row["extrapolation"][:, None, None], beyond=longest > limit, shape=shape
         )
         return out
+
+    def _band(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Factors of the error band: [rows]."""
+        found = zip(("band_low", "band_high"), bands(self.space, rows), strict=True)
+        return {name: factor.astype(self.engine.dtype) for name, factor in found}
 
     def point_columns(self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray) -> dict[str, np.ndarray]:
         """All columns of single points, by NumPy: done before the compiler has read the formulas."""
@@ -739,6 +744,7 @@ class Run:
         longest = np.asarray(self.space.context.longest)[i_context]
         limit = self.space.model_max_context[self.space.indices(rows)[0]]
         out["extrapolation"] = out_of_range(out_row=out["extrapolation"], beyond=longest > limit, shape=rows.shape)
+        out |= self._band(rows)
         found = {c.name: out[c.name] for c in self.columns}
         if self.engine.given.all():
             return found
