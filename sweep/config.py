@@ -170,6 +170,7 @@ def root_schema() -> type:
         ("where", Any, field(default_factory=list)),
         ("frontier", FrontierConfig, field(default_factory=FrontierConfig)),
         ("store", StoreConfig, field(default_factory=StoreConfig)),
+        ("float64", bool, field(default=False)),  # compute and store in float64
         ("title", Optional[str], field(default=None)),  # noqa: UP045
         ("resume", Optional[str], field(default=None)),  # noqa: UP045
         ("output", Optional[str], field(default=None)),  # noqa: UP045
@@ -386,6 +387,7 @@ class Study:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the base records: `scale.d_model`, `price`
     on_top: dict[str, dict[str, Any]] = field(default_factory=dict)  # axes of settings, over every record of a group
     unscaled: dict[str, Record] = field(default_factory=dict)  # base records before their settings
+    float64: bool = False  # points are computed and stored in float64
 
 
 def plain(node: Any) -> Any:
@@ -459,6 +461,7 @@ def study(
         resolved={k: v for k, v in config.items() if k not in OPTIONS} | contents | ({"files": files} if files else {}),
         settings=rules,
         on_top=on_top,
+        float64=bool(config.get("float64")),
     )
 
 

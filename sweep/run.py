@@ -37,7 +37,7 @@ from sweep.columns import (
 from sweep.config import Study
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
-from sweep.evaluate import Engine, sift
+from sweep.evaluate import Engine
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
 from sweep.measured import measured
@@ -47,6 +47,7 @@ BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which
 BLOCK_LOADS = 1 << 16
 CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
+DOUBLE = 2  # times as many in float64
 DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
 PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
 LATE = {"fits": "capacity", "in_time": "ttft_cut", "in_pace": "tpot_cut"}  # limits of points, and what breaks them
@@ -288,7 +289,7 @@ class Bar:
     def of(self, group: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Edges and table of some rows: group [context, rows], level [rows] (one beyond the last: under no bar)."""
         padded = np.pad(self.table, ((0, 0), (0, 1), (0, 0)), constant_values=-np.inf)
-        edges, table = self.edges.astype(np.float32)[group], padded[group, level]
+        edges, table = self.edges[group], padded[group, level]
         return (np.ascontiguousarray(np.moveaxis(x, 2, 0)) for x in (edges, table))  # type: ignore[return-value]
 
 
@@ -388,7 +389,7 @@ class Run:
         front = self.front.result()
         coarse, fine = self._edges(front, DEVICE_EDGES), self._edges(front, HOST_EDGES)
         self._bar = Bar(
-            edges=coarse,
+            edges=coarse.astype(self.engine.dtype),  # those of points, which have this type
             table=self.front.staircase(self.level_values, coarse),
             fine_edges=fine,
             fine_table=self.front.staircase(self.level_values, fine),
@@ -774,11 +775,11 @@ class Run:
         asked = self.filters.points(rows)
         if asked is not None:
             good = good & asked
-        a, b = (whole(np.where(good, columns[o.column] * o.sign, -np.inf).astype(np.float32)) for o in self.pair)
+        a, b = (whole(np.where(good, columns[o.column] * o.sign, -np.inf).astype(self.engine.dtype)) for o in self.pair)
         padded = self._padded(rows)
         block = Block(rows=padded, group=self.groups.rows(padded), level=self._row_level(padded))
         at_level = np.searchsorted(self.level_values, block.level, side="left")
-        alive = sift(a, b, whole(good), *self._bar_of(block.group, at_level))
+        alive = self.engine.sifted(a, b, whole(good), *self._bar_of(block.group, at_level))
         self._let_in(np.asarray(alive), a, b, block)
         self._passed()
 
@@ -923,6 +924,7 @@ class Run:
             accuracy_label=self.accuracy_label,
             axes=axes,
             compression=self.plan.study.store.compression,
+            float64=self.plan.study.float64,
         )
 
     def frontier_table(self, front: Front | None = None) -> Any:
@@ -945,7 +947,7 @@ class Run:
         collected |= {"feasible": np.ones(len(ids), dtype=bool), "reasons": np.zeros(len(ids), dtype=np.int32)}
         if self.fast:  # the values that were compared
             for i, objective in enumerate(self.pair, start=1):
-                collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)
+                collected[objective.column] = (values[:, i] * objective.sign).astype(self.engine.dtype)
         return writer.table(ids, collected)
 
     def _doubts(self, table: Any) -> tuple[Any, dict[str, Any]]:
@@ -1010,6 +1012,7 @@ class Run:
             "token_policy": plan.study.accuracy.data,
             **about,
             "efficiency": plan.study.efficiency_id,
+            "float64": plan.study.float64,
             "serving": plan.study.serving.mode,
             "choices": {k: v for k, v in plan.study.choices.items() if "/" not in k},
             "provenance": store.provenance(self.space),
@@ -1048,7 +1051,7 @@ def check_disk(plan: Plan, directory: Path) -> None:
     if plan.rows == "frontier":
         return
     rows = plan.points if plan.points is not None else plan.space.n_points
-    need = rows * BYTES_PER_ROW
+    need = rows * BYTES_PER_ROW * (DOUBLE if plan.study.float64 else 1)
     free = store.free_bytes(directory)
     if need > free:
         raise BadInput(
