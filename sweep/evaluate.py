@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sweep import accuracy, levels
 from sweep.config import Study, as_record
@@ -624,12 +625,22 @@ def _precise(method: Method) -> Method:
     return own  # type: ignore[return-value]
 
 
-class Engine:
-    """Evaluates rows of a grid on the default device, in float32 or, where the study asks for it, in float64."""
+_EVERYWHERE = PartitionSpec()  # a copy on each device
 
-    def __init__(self, space: Space, study: Study):
+
+class Engine:
+    """Evaluates rows of a grid, in float32 or, where the study asks for it, in float64.
+
+    Rows are divided among the devices of this process, or those given: terms of rows, and whatever follows from them,
+    lie where their rows do. No device needs another's rows; only counts are summed over all of them.
+    """
+
+    def __init__(self, space: Space, study: Study, devices: Sequence[jax.Device] | None = None):
         tune_allocator()
         self.space = space
+        found = jax.local_devices() if devices is None else devices
+        self.n_devices = len(found)
+        self._mesh = Mesh(np.array(found), ("rows",)) if len(found) > 1 else None
         self.on_host = jax.default_backend() == "cpu"
         self.float64 = study.float64
         self.dtype = np.float64 if study.float64 else np.float32
@@ -792,7 +803,21 @@ class Engine:
 
     def _kept(self, table: np.ndarray) -> Any:
         """A table where it is looked up."""
-        return table if self.on_host else jnp.asarray(table)
+        if self.on_host:
+            return table
+        return jnp.asarray(table) if self._mesh is None else jax.device_put(table, NamedSharding(self._mesh, _EVERYWHERE))
+
+    def _divided(self, x: Any) -> Any:
+        """An array [..., rows] with its rows divided among the devices, if they can be divided evenly."""
+        if self._mesh is None or x.shape[-1] % self.n_devices:
+            return x
+        return jax.device_put(x, NamedSharding(self._mesh, PartitionSpec(*[None] * (x.ndim - 1), "rows")))
+
+    def _look_up(self, table: Any, key: np.ndarray) -> Any:
+        """`look_up` where rows lie."""
+        if self.on_host:
+            return self._divided(look_up(table, key))
+        return look_up(table, self._divided(key))
 
     def _group_table(
         self, stages: Stages, number: int, chosen: tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -844,7 +869,7 @@ class Engine:
             for letter, i, size in zip("MKL", index, sizes, strict=True):
                 if letter in place:
                     key = key * size + i
-            found[place] = look_up(table, key)
+            found[place] = self._look_up(table, key)
         return shared, index, (found, stages.rows(found))
 
     def _levels(self, stages: Stages, rows: np.ndarray, *, fused: bool = False) -> tuple[Any, Any, Any, Any, Any]:
@@ -856,7 +881,7 @@ class Engine:
         sums = []
         for table, labels, (machines, layouts) in zip(shared.sums, shared.labels, shared.sizes, strict=True):
             of_model, of_machine, of_layout = (label[i] for label, i in zip(labels, index, strict=True))
-            found = look_up(table, (of_model * machines + of_machine) * layouts + of_layout)
+            found = self._look_up(table, (of_model * machines + of_machine) * layouts + of_layout)
             sums.append(found.reshape(-1, len(self.batch), len(rows)))
         if fused:
             return at_row, sums, [], self.batch, self._context
@@ -957,7 +982,8 @@ class Engine:
         """Two objectives of each point and which points may be on the frontier; see `under`."""
         stages = self.filter_stages(kinds, objectives)
         at = self._levels(stages, rows, fused=self.space.n_contexts == 1)
-        result: dict[str, Any] = _filter_call(stages, objectives, signs)(at, keep, edges, table)
+        own = (self._divided(x) for x in (keep, edges, table))
+        result: dict[str, Any] = _filter_call(stages, objectives, signs)(at, *own)
         return result
 
     @_precise
@@ -970,7 +996,7 @@ class Engine:
     @_precise
     def sifted(self, a: Any, b: Any, good: Any, edges: Any, table: Any) -> Any:
         """Which of some evaluated points may be on the frontier; see `under`."""
-        return sift(a, b, good, edges, table)
+        return sift(*(self._divided(x) for x in (a, b, good, edges, table)))
 
     def _point(self, rows: np.ndarray) -> dict[str, Any]:
         """The numbers of configurations, by table: each [rows]."""

@@ -13,7 +13,7 @@ import itertools
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -317,12 +317,13 @@ class Run:
         config_yaml: str,
         report: Callable[[Progress], None] | None = None,
         compiled: bool | None = None,
+        devices: Sequence[jax.Device] | None = None,
     ):
-        """`compiled`: whether the grid is worth compiled calls; None: if it is not small."""
+        """`compiled`: whether the grid is worth compiled calls; None: if it is not small. `devices`: None: all."""
         self.plan, self.space, self.directory = plan, plan.space, directory
         self.config_yaml = config_yaml
         self.report = report or (lambda progress: None)
-        self.engine = Engine(plan.space, plan.study)
+        self.engine = Engine(plan.space, plan.study, devices)
         self.small = plan.space.n_points <= PLAIN_GRID if compiled is None else not compiled
         self.filters = filters(plan.space)
         self.groups = make_groups(plan.space, plan.by)
@@ -334,11 +335,13 @@ class Run:
         self.block_rows = int(min(max(block, 16), max(plan.space.n_rows, 1)))
         self.part_rows = max(plan.study.store.part_rows // plan.space.per_row, 1)
         self.block_rows = min(self.block_rows, self.part_rows)  # a part is a whole number of blocks
+        self.block_rows += -self.block_rows % self.engine.n_devices  # a whole number of rows for each
         self.rows_per_block, self.rows_per_bar = self.block_rows, 1
         spare = self.groups.n_row * ROWS_PER_BAR  # slots that may stay empty between groups
-        if plan.rows == "frontier" and 4 * spare <= self.block_rows:
+        whole = self.block_rows - self.block_rows % (ROWS_PER_BAR * self.engine.n_devices)
+        if plan.rows == "frontier" and 4 * spare <= whole:
             self.rows_per_bar = ROWS_PER_BAR
-            self.block_rows -= self.block_rows % ROWS_PER_BAR
+            self.block_rows = whole
             self.rows_per_block = self.block_rows - spare
         self.part_rows = -(-self.part_rows // self.block_rows) * self.block_rows
         self.started = time.perf_counter()

@@ -43,11 +43,10 @@ def made(where: Path, float64: bool, *, compiled: bool | None) -> run.Run:
 
 
 def test_float32_is_close_to_float64(tmp_path: Path) -> None:
-    """Compiled float32 against compiled float64; and float64 compiled against NumPy, where only sums differ in order."""
-    single, double = (made(tmp_path, float64, compiled=True) for float64 in (False, True))
+    """Compiled float32, as sweeps use it, against float64 by NumPy."""
+    single, double = made(tmp_path, False, compiled=True), made(tmp_path, True, compiled=False)
     rows = np.arange(single.space.n_rows)
     rough, exact = single.full_columns(rows), double.full_columns(rows)
-    plain = double._plain_columns(rows)
     both = rough["feasible"] & exact["feasible"]
     assert both.sum() > 200
     assert np.array_equal(rough["feasible"], exact["feasible"])
@@ -55,14 +54,12 @@ def test_float32_is_close_to_float64(tmp_path: Path) -> None:
     for column in single.columns:
         if column.dtype != "float32" or column.level == "host":
             continue
-        a, b, c = (np.asarray(x[column.name])[both] for x in (rough, exact, plain))
-        assert (a.dtype, b.dtype, c.dtype) == (np.float32, np.float64, np.float64), column.name
+        a, b = (np.asarray(x[column.name])[both] for x in (rough, exact))
+        assert (a.dtype, b.dtype) == (np.float32, np.float64), column.name
         scale = np.abs(exact["tpot_s"][both] if column.name in PARTS else b)
         known = np.isfinite(scale) & (scale > 0)
         assert np.array_equal(np.isfinite(a), np.isfinite(b)), column.name
         worst[column.name] = float((np.abs(a - b)[known] / scale[known]).max(initial=0.0))
-        order = float((np.abs(c - b)[known] / scale[known]).max(initial=0.0))
-        assert order < 1e-11, (column.name, order)
     print({n: f"{w:.1e}" for n, w in sorted(worst.items(), key=lambda item: -item[1])})
     assert worst["tpot_s"] > 0 and worst["tok_s_gpu"] > 0  # not one of them against itself
     for n, w in worst.items():
@@ -86,14 +83,16 @@ def test_float64_stays_to_the_files_and_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_the_compiled_frontier_is_the_same_in_float64(tmp_path: Path) -> None:
-    """The filter on the device works on float64 objectives: what it keeps is what brute force over NumPy keeps."""
+    """The filter on the device works on float64 objectives: what it keeps is what NumPy finds, to the last digits."""
     fast, slow = (made(tmp_path, True, compiled=compiled) for compiled in (True, False))
     assert fast.fast and not slow.fast
     fast.frontier_only()
     slow.generic_frontier()
     found, expected = fast.front.result(), slow.front.result()
-    assert len(set(found.ids) ^ set(expected.ids)) <= 0.02 * len(expected)  # ties to the last bit
     assert (fast.counts.asked, fast.counts.feasible) == (slow.counts.asked, slow.counts.feasible)
+    both, a, b = np.intersect1d(found.ids, expected.ids, return_indices=True)
+    assert len(both) >= 0.98 * max(len(found), len(expected))  # the others tie to the last digits
+    assert np.allclose(found.values[a], expected.values[b], rtol=1e-12, atol=0)
 
 
 def test_precision_is_part_of_the_configuration() -> None:
