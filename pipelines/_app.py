@@ -67,7 +67,9 @@ def processor() -> str:
     """A short name of this machine's kind of processor: what it is called and can do."""
     about = [platform.system(), platform.machine(), platform.processor()]
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as info:
-        kinds = {line.strip() for line in info if line.partition("\t")[0].strip() in ("model name", "flags", "Features")}
+        kinds = {
+            line.strip() for line in info if line.partition("\t")[0].strip() in ("model name", "flags", "Features")
+        }
         about += sorted(kinds)
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:12]
 

@@ -184,6 +184,7 @@ def root_schema() -> type:
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
         ("claim", Any, field(default=None)),
+        ("check", Any, field(default=None)),
     ]
     return make_dataclass("SweepConfig", fields)
 
@@ -362,7 +363,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
 
 
 # how a pipeline runs, not what it computes
-OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out", "fit", "claim")
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out", "fit", "claim", "check")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -805,7 +805,9 @@ class Engine:
         """A table where it is looked up."""
         if self.on_host:
             return table
-        return jnp.asarray(table) if self._mesh is None else jax.device_put(table, NamedSharding(self._mesh, _EVERYWHERE))
+        return (
+            jnp.asarray(table) if self._mesh is None else jax.device_put(table, NamedSharding(self._mesh, _EVERYWHERE))
+        )
 
     def _divided(self, x: Any) -> Any:
         """An array [..., rows] with its rows divided among the devices, if they can be divided evenly."""
