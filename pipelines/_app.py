@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -302,31 +302,58 @@ def run(task: Task, name: str, doc: str, argv: Sequence[str] | None = None, *, m
         return 1
     except BrokenPipeError:
         return 1
+    except OSError as error:  # a disk that is full or gone
+        print(f"{error.filename or name}: {error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One job of a multirun, as launchers call it: here, in another process or on another machine."""
+
+    task: Task
+    name: str
+    config_dirs: tuple[Path, ...]
+    launched_by: int  # process
+
+    def __call__(self, config: DictConfig) -> None:
+        """Run it. Raises: what went wrong, after saying it."""
+        hydra = HydraConfig.get()
+        if os.getpid() != self.launched_by:
+            share_cores(plain(hydra.launcher))
+        choices = {str(k): str(v) for k, v in plain(hydra.runtime.choices).items() if v is not None}
+        overrides = list(hydra.overrides.task)
+        try:
+            job = make_job(config, choices, self.config_dirs, overrides, self.name, Path(hydra.runtime.output_dir))
+            self.task(job)
+        except (BadInput, OSError) as error:
+            print(f"job {hydra.job.num} ({' '.join(said(overrides))}): {error}", file=sys.stderr)
+            raise
+
+
+def share_cores(launcher: Mapping[str, Any]) -> None:
+    """Leave cores to the jobs beside this one: as many threads for the compiled loops as the launcher grants a job."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if "n_jobs" in launcher:  # joblib: -1 is one job per core
+        jobs = int(launcher["n_jobs"])
+        threads = cores // (jobs if jobs > 0 else max(cores + 1 + jobs, 1))
+    else:  # submitit and ray, which ask for one core unless told otherwise
+        remote = ((launcher.get("ray") or {}).get("remote") or {}).get("num_cpus")
+        threads = int(launcher.get("cpus_per_task") or remote or 1)
+    os.environ.setdefault("NPROC", str(max(threads, 1)))  # read by XLA when its first computation starts
 
 
 def _multirun(task: Task, name: str, line: CommandLine) -> int:
     register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back to us instead of a printed traceback
-    failed: list[str] = []
-
-    def one(config: DictConfig) -> None:
-        hydra = HydraConfig.get()
-        choices = {str(k): str(v) for k, v in plain(hydra.runtime.choices).items() if v is not None}
-        overrides = list(hydra.overrides.task)
-        try:
-            task(make_job(config, choices, line.config_dirs, overrides, name, Path(hydra.runtime.output_dir)))
-        except BadInput as error:
-            failed.append(f"job {hydra.job.num} ({' '.join(overrides)}): {error}")
-            print(failed[-1], file=sys.stderr)
-            raise
-
+    one = OneOf(task, name, tuple(line.config_dirs), os.getpid())
     sys.argv = [sys.argv[0], "-m", *free_keys(line.overrides), f"hydra.job.name={name}", *line.rest]
     if line.config_dirs:
         sys.argv += ["--config-dir", str(line.config_dirs[0])]
     try:
         hydra_main(version_base="1.3", config_path=str(conf_dir()), config_name="sweep")(one)()
-    except BadInput:
+    except (BadInput, OSError):  # said by the job itself
         return 1
     except (HydraException, OmegaConfBaseException) as error:
         raise as_bad_input(error) from None
-    return 1 if failed else 0
+    return 0

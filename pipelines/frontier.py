@@ -7,7 +7,11 @@ r"""The exact Pareto frontier of stored points: of one sweep, of several, or of 
   python -m pipelines.frontier SWEEP_A SWEEP_B --by job --out outputs/compared
   python -m pipelines.frontier SWEEP --sigma 0.15
   python -m pipelines.frontier SWEEP --epsilon ties
+  python -m pipelines.frontier MACHINE_0 MACHINE_1 --partial
   python -m pipelines.frontier SWEEP --format csv > frontier.csv
+
+Shards of one study (shard.index=I shard.count=N) count as the one sweep that they are slices of: what is written is the
+frontier that it would have had. Where some are missing, nothing is, unless --partial is said.
 
 A point is on the frontier of its group if no other one is at least as good in every objective and better in one.
 Points that are infeasible or fail --where are left out first. Where several jobs are read, the column `job` says
@@ -48,6 +52,7 @@ from pipelines.query import (
     metadata_of,
     note,
     parquet_bytes,
+    place,
     scan,
     stored,
     write,
@@ -205,7 +210,15 @@ def frontier_rows(
     if "point_id" not in schema or not all(job.path.is_dir() for job in jobs):
         return frontier(points, goals, by, where)
     keys = [key for key in ("job", "point_id") if key in schema]
-    narrow = frontier(points, goals, by, where, columns=keys).unique(maintain_order=True).with_row_index("|place")
+    order = dict.fromkeys([*by, *(goal.column for goal in goals), *keys])
+    narrow = frontier(points, goals, by, where, columns=list(order))
+    # by point_id where objectives tie, however the points were stored: in slices, or by objectives
+    tied: list[pl.Expr | str] = ["point_id"]
+    if "job" in keys:
+        tied.insert(0, pl.col("job").replace_strict({job.name: i for i, job in enumerate(jobs)}, return_dtype=pl.Int64))
+    descending = [*(False for _ in by), *(goal.maximise for goal in goals), *(False for _ in tied)]
+    narrow = narrow.sort([*by, *(goal.column for goal in goals), *tied], descending=descending)
+    narrow = narrow.select(keys).unique(maintain_order=True).with_row_index("|place")
     parts = [pl.DataFrame(schema=schema)]
     for job in jobs:
         own = narrow if len(jobs) == 1 else narrow.filter(pl.col("job") == job.name)
@@ -399,18 +412,20 @@ def with_stays(
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def target(paths: Sequence[Path], out: Path | None, jobs: Sequence[Stored]) -> Path | None:
+def target(paths: Sequence[Path | str], out: Path | None, jobs: Sequence[Stored]) -> Path | None:
     """The directory to write into; `None` where there is no natural one."""
     if out is not None:
         if out.exists() and not out.is_dir():
             raise BadInput(f"--out={out}: is a file; name a directory")
         for job in jobs:
-            if out.resolve() == job.path.resolve():
+            if any(out.resolve() == own.path.resolve() for own in (job.shards or (job,))):
                 raise BadInput(f"--out={out}: holds the sweep's own frontier; nearest: {out / 'frontier'}")
         return out
-    if len(paths) != 1 or not paths[0].is_dir():
+    path = paths[0]
+    if len(paths) != 1 or isinstance(path, str) or not path.is_dir():
         return None
-    return paths[0] / "frontier" if any(job.path == paths[0] for job in jobs) else paths[0]
+    own = [shard for job in jobs for shard in (job.shards or (job,))]
+    return path / "frontier" if any(job.path == path for job in own) else path
 
 
 def save(
@@ -446,7 +461,7 @@ def task(arguments: argparse.Namespace) -> int:
     """Find, print and write one frontier."""
     if arguments.top is not None and arguments.top < 1:
         raise BadInput(f"--top={arguments.top}: must be at least 1")
-    jobs = stored(arguments.paths)
+    jobs = stored(arguments.paths, whole=not arguments.partial)
     directory = target(arguments.paths, arguments.out, jobs)
     points = scan(jobs)
     schema = dict(points.collect_schema())
@@ -465,6 +480,14 @@ def task(arguments: argparse.Namespace) -> int:
     if error is not None:
         rows = with_stays(jobs, points, rows, goals, by, arguments.where, error)
     front = ranked(rows, goals, by)
+    for job in jobs:
+        if job.shards:
+            m = job.manifest
+            lost = ", ".join(f"{k} {v:,}" for k, v in (m.get("infeasible") or {}).items()) or "none"
+            note(
+                f"{len(job.shards)} shards of {job.name}: feasible {m.get('feasible', 0):,} of {m.get('points', 0):,} "
+                f"points; infeasible: {lost}"
+            )
     groups: list[dict[str, Any]] = []
     origin: dict[str, float] = {}
     if front.is_empty():
@@ -498,7 +521,7 @@ def task(arguments: argparse.Namespace) -> int:
 def parser() -> Parser:
     """The command line."""
     line = Parser("frontier", __doc__ or "")
-    line.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="sweeps, a multirun, or Parquet files")
+    line.add_argument("paths", type=place, nargs="+", metavar="PATH", help="sweeps, a multirun, or Parquet files")
     line.add_argument(
         "--objectives",
         metavar="A,B,...",
@@ -512,6 +535,7 @@ def parser() -> Parser:
         help="keep what ties with the frontier in loss too, marked on_frontier=false (ties: 0.010 nats, 0.03 between "
         "dense and mixture of experts)",
     )
+    line.add_argument("--partial", action="store_true", help="take the shards of a study that are there")
     line.add_argument("--sigma", type=float, metavar="S", help="tell how often each point stays on its frontier")
     line.add_argument("--correlation", type=float, default=0.5, metavar="R", help="share common to a machine (0.5)")
     line.add_argument("--draws", type=int, default=200, metavar="N", help="draws behind --sigma (200)")

@@ -27,7 +27,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -36,11 +36,12 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from pipelines._app import said
-from sweep import store
+from sweep import remote, store
 from sweep.columns import BY_NAME, axis_metadata
 from sweep.config import conf_dir, plain
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
+from sweep.frontier import frontier, parse_objectives
 from sweep.report import tags
 from sweep.report.markdown import grid
 
@@ -48,7 +49,7 @@ FORMATS = ("table", "csv", "json", "parquet")
 SHOWN_ROWS = 100  # of a table in a terminal
 # overrides that do not tell points apart, or that have columns of their own already
 _NOT_A_LABEL = re.compile(
-    r"(output|resume|progress|report|title|against|chart|store|hydra|grid|zip|where|frontier|layout)\b"
+    r"(output|resume|progress|report|title|against|chart|store|shard|hydra|grid|zip|where|frontier|layout)\b"
 )
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+""")
 
@@ -72,6 +73,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, exit code 2."""
         self.exit(2, f"{self.prog}: {message}; --help shows examples\n")
+
+
+def place(text: str) -> Path | str:
+    """A path, or an address as it is."""
+    return text if remote.is_remote(text) else Path(text)
 
 
 def guarded(task: Callable[[argparse.Namespace], int], parser: Parser, argv: Sequence[str] | None) -> int:
@@ -102,15 +108,19 @@ def note(text: str) -> None:
 
 @dataclass(frozen=True)
 class Stored:
-    """One sweep on disk: a directory, or a Parquet file by itself."""
+    """One sweep on disk: a directory, the shards of a sweep, or a Parquet file by itself."""
 
     name: str  # relative to what was asked for
     path: Path
     extra: dict[str, Scalar | None] = field(default_factory=dict)  # constants of this job to add as columns
+    shards: tuple[Stored, ...] = ()  # those that were found, in order
+    missing: tuple[int, ...] = ()  # shards that were not, or that have not finished
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Its manifest; empty if it has none."""
+        """Its manifest; empty if it has none. Of shards, counts and seconds add up."""
+        if self.shards:
+            return summed([shard.manifest for shard in self.shards], self._front)
         if not self.path.is_dir():
             return {}
         try:
@@ -119,13 +129,34 @@ class Stored:
             raise BadInput(f"{self.path / 'manifest.json'}: not JSON; run the sweep again") from None
 
     @cached_property
+    def _front(self) -> pl.DataFrame:
+        """The frontier of shards: of what is left of each, for nothing that one drops is on that of all."""
+        known: dict[str, Any] = next((s.manifest for s in self.shards if s.manifest), {})
+        kept = [file for shard in self.shards for file in shard.files("frontier")]
+        if not kept:
+            return pl.DataFrame()
+        try:
+            points = store.scan_files([kept])
+            goals = parse_objectives(known["objectives"])
+            by = list(known["by"])
+            descending = [*(False for _ in by), *(goal.maximise for goal in goals), False]
+            found = frontier(points, goals, by)
+            return found.sort([*by, *(goal.column for goal in goals), "point_id"], descending=descending)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise BadInput(f"{self.path}: cannot be read as Parquet ({first_line(error)})") from None
+
+    @cached_property
     def config(self) -> dict[str, Any]:
         """Its resolved configuration; empty if it has none."""
+        if self.shards:
+            return {k: v for k, v in self.shards[0].config.items() if k != "shard"}
         return dict(_yaml(self.path / "config.yaml"))
 
     @cached_property
     def overrides(self) -> dict[str, str]:
         """What was said on its command line."""
+        if self.shards:
+            return {k: v for k, v in self.shards[0].overrides.items() if not k.startswith("shard.")}
         words = said([str(word) for word in _yaml(self.path / ".hydra" / "overrides.yaml", list)])
         pairs = [word.lstrip("+~").partition("=") for word in words if word.strip()]
         return {key.partition("@")[0]: value for key, _, value in pairs}
@@ -133,6 +164,8 @@ class Stored:
     @cached_property
     def choices(self) -> dict[str, str]:
         """Which record was chosen in each group."""
+        if self.shards:
+            return self.shards[0].choices
         noted = self.manifest.get("choices")
         if isinstance(noted, dict):
             return {str(k): str(v) for k, v in noted.items()}
@@ -141,8 +174,10 @@ class Stored:
             at = at.get(key) or {} if isinstance(at, dict) else {}
         return {str(k): str(v) for k, v in at.items() if v is not None} if isinstance(at, dict) else {}
 
-    def files(self, table: str) -> list[Path]:
+    def files(self, table: str) -> list[store.File]:
         """The Parquet files of a table, without standing in for each other; empty if there are none."""
+        if self.shards:
+            return [file for shard in self.shards for file in shard.files(table)]
         if not self.path.is_dir():
             return [self.path]
         if table == "frontier":
@@ -159,16 +194,37 @@ class Stored:
         """Whether a table, or what stands in for it, can be read."""
         return bool(self.files(table) or (table == "points" and self.files("frontier")))
 
+    def says_what_is_missing(self) -> str:
+        """One line on the shards that are not there."""
+        count = (store.shard_of(self.shards[0].path) or {})["count"]
+        listed = ",".join(map(str, self.missing[:20])) + (",..." if len(self.missing) > 20 else "")
+        return (
+            f"{self.path}: {len(self.missing)} of {count} shards are missing or have not finished; "
+            f"run them: shard.index={listed} shard.count={count}"
+        )
+
     @cached_property
     def metadata(self) -> dict[str, str]:
-        """Metadata of its files: units, meanings, axes."""
+        """Metadata of its files: units, meanings, axes. Of shards, that of the whole grid."""
         files = self.files("points") or self.files("frontier")
-        return (store.part_metadata(files[0]) or {}) if files else {}
+        found = (store.part_metadata(files[0]) or {}) if files else {}
+        if self.shards:
+            known = OmegaConf.to_container(OmegaConf.create(found.get(f"{store.PREFIX}config", "")))
+            assert isinstance(known, dict)
+            known["shard"] = {"index": 0, "count": 1}
+            found |= {f"{store.PREFIX}config": OmegaConf.to_yaml(OmegaConf.create(known))}
+            found |= {f"{store.PREFIX}config_sha256": str((store.shard_of(self.shards[0].path) or {})["study_sha256"])}
+        return found
 
     def scan(self, table: str) -> pl.LazyFrame:
         """A table, without the columns that are added."""
+        if self.shards and table == "frontier":
+            return self._front.lazy()
         try:
-            frame = store.scan(self.path, table)
+            if self.shards:
+                frame = store.scan_files([self.files(table) or self.files("frontier")])
+            else:
+                frame = store.scan(self.path, table)
             frame.collect_schema()
         except (pl.exceptions.PolarsError, OSError) as error:
             raise BadInput(f"{self.path}: cannot be read as Parquet ({first_line(error)})") from None
@@ -197,6 +253,46 @@ class Stored:
             return None
         keys = {"isl": "{:g} in", "osl": "{:g} out", "context": "context {:g}"}
         return ", ".join(text.format(held[k]) for k, text in keys.items() if isinstance(held.get(k), float | int))
+
+
+def folded(jobs: Sequence[Stored]) -> list[Stored]:
+    """Jobs with the shards of one study as one job; what is missing of it is noted there."""
+    studies: dict[tuple[str, int], dict[int, Stored]] = {}
+    others = []
+    for job in jobs:
+        about = store.shard_of(job.path) if job.path.is_dir() else None
+        if about is None:
+            others.append(job)
+            continue
+        held = studies.setdefault((str(about["study_sha256"]), int(about["count"])), {})
+        index = int(about["index"])
+        if index not in held or not held[index].manifest:  # of two runs of one shard, that which has finished
+            held[index] = job
+    found = []
+    for (study, count), held in studies.items():
+        shards = tuple(held[index] for index in sorted(held))
+        missing = tuple(i for i in range(count) if i not in held or not held[i].manifest)
+        path = Path(os.path.commonpath([shard.path.resolve().parent for shard in shards]))
+        name = path.name if len(studies) == 1 and not others else study[:8]
+        found.append(Stored(name, path, shards=shards, missing=missing))
+    return [*found, *others]
+
+
+def summed(manifests: Sequence[dict[str, Any]], front: pl.DataFrame) -> dict[str, Any]:
+    """One manifest of the shards that have finished: counts and seconds added, the frontier that of all."""
+    done = [m for m in manifests if m]
+    if not done:
+        return {}
+    total: dict[str, Any] = {**done[0], "config_sha256": done[0]["study_sha256"]}
+    for key in ("shard", "parts", "epsilon"):
+        total.pop(key, None)
+    for key in ("points", "feasible", "seconds"):
+        total[key] = sum(m[key] for m in done)
+    reasons = dict.fromkeys(name for m in done for name in m["infeasible"])
+    total["infeasible"] = {name: sum(m["infeasible"].get(name, 0) for m in done) for name in reasons}
+    total["points_per_s"] = total["points"] / total["seconds"] if total["seconds"] else None
+    total["frontier"] = front.height
+    return total
 
 
 def _yaml(file: Path, kind: type = dict) -> Any:
@@ -232,27 +328,33 @@ def _has_points(path: Path) -> bool:
     return (path / "manifest.json").is_file() or (path / "points").is_dir()
 
 
-def stored(paths: Sequence[Path | str], table: str = "points") -> list[Stored]:
-    """All sweeps under the paths, named, with the columns that tell several apart.
+def stored(paths: Sequence[Path | str], table: str = "points", *, whole: bool = False) -> list[Stored]:
+    """All sweeps under the paths, named, with the columns that tell several apart; shards of a study are one sweep.
 
-    Sweeps without a complete part are left out, with a remark. Raises: `BadInput` if nothing is left.
+    Sweeps without a complete part are left out, with a remark. Raises: `BadInput` if nothing is left; with `whole` also
+    if shards are missing, which is a remark otherwise.
     """
     directories: dict[Path, Path] = {}
-    for path in map(Path, paths):
+    for path in map(store.here, paths):
         for directory in sweep_directories(path):
             directories.setdefault(directory.resolve(), directory)
     if len(directories) == 1:
         names = [resolved.name for resolved in directories]
     else:
-        root = Path(paths[0]).resolve() if len(paths) == 1 else Path(os.path.commonpath(list(directories)))
+        root = store.here(paths[0]).resolve() if len(paths) == 1 else Path(os.path.commonpath(list(directories)))
         names = [resolved.relative_to(root).as_posix() for resolved in directories]
-    jobs = [Stored(name, path) for name, path in zip(names, directories.values(), strict=True)]
+    jobs = folded([Stored(name, path) for name, path in zip(names, directories.values(), strict=True)])
+    for job in jobs:
+        if job.missing and whole:
+            raise BadInput(f"{job.says_what_is_missing()}; or say --partial")
     kept = [job for job in jobs if job.holds(table)]
     if not kept:
         raise BadInput(f"{', '.join(map(str, paths))}: no complete part yet")
     for job in jobs:
         if job not in kept:
             note(f"{job.name}: no complete part yet; left out")
+        elif job.missing:
+            note(f"warning: {job.says_what_is_missing()}")
         elif job.path.is_dir() and not job.manifest:
             note(f"{job.name}: has not finished; what it holds so far is used")
     return told_apart(kept) if len(kept) > 1 else kept
@@ -278,7 +380,7 @@ def told_apart(jobs: Sequence[Stored]) -> list[Stored]:
         for extra, value, has in zip(extras, values, own, strict=True):
             if not has:
                 extra[name] = value
-    return [Stored(job.name, job.path, extra) for job, extra in zip(jobs, extras, strict=True)]
+    return [replace(job, extra=extra) for job, extra in zip(jobs, extras, strict=True)]
 
 
 def typed(values: Sequence[Scalar | None]) -> list[Scalar | None]:
@@ -617,7 +719,7 @@ def task(arguments: argparse.Namespace) -> int:
 def parser() -> Parser:
     """The command line."""
     line = Parser("query", __doc__ or "")
-    line.add_argument("path", type=Path, metavar="PATH", help="a sweep, a multirun, or a Parquet file")
+    line.add_argument("path", type=place, metavar="PATH", help="a sweep, a multirun, a Parquet file; s3://... too")
     line.add_argument("sql", nargs="?", metavar="SQL", help="a select over points, frontier, jobs")
     line.add_argument("--name", metavar="NAME", help="a query of conf/query, see below")
     line.epilog = "named queries:\n" + "\n".join(f"  {name:22} {_about(name)}" for name in _names())

@@ -33,7 +33,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
-from pipelines.query import Parser, Stored, guarded, stored
+from pipelines.query import Parser, Stored, guarded, place, stored
 from sweep import store
 from sweep.errors import BadInput, closest
 from sweep.report import write_report
@@ -190,6 +190,8 @@ def rewrite(job: Stored) -> Path:
 
 def task(arguments: argparse.Namespace) -> int:
     """Write reports, and refresh a document."""
+    if isinstance(arguments.path, str):
+        raise BadInput(f"{arguments.path}: a report is written beside a sweep on this machine; copy it here first")
     document: Path | None = arguments.doc
     started = False
     text = ""
@@ -204,6 +206,8 @@ def task(arguments: argparse.Namespace) -> int:
     jobs = stored([arguments.path], "frontier")
     if document and len(jobs) > 1:
         raise BadInput(f"{arguments.path}: holds {len(jobs)} sweeps; --doc takes one, such as {jobs[0].path}")
+    if len(jobs) > 1 and any(job.shards for job in jobs):
+        raise BadInput(f"{arguments.path}: holds shards beside other sweeps; a report takes the shards of one study")
     for job in jobs:
         report = rewrite(job)
         if document is None:
@@ -229,7 +233,7 @@ def task(arguments: argparse.Namespace) -> int:
 def parser() -> Parser:
     """The command line."""
     line = Parser("report", __doc__ or "")
-    line.add_argument("path", type=Path, metavar="PATH", help="a sweep, or a multirun")
+    line.add_argument("path", type=place, metavar="PATH", help="a sweep, or a multirun")
     line.add_argument("--doc", type=Path, metavar="FILE", help="a planning document to refresh in place")
     line.add_argument("--template", metavar="FILE|planning", help="what --doc starts from if it does not exist")
     return line

@@ -13,7 +13,9 @@ Keys: any of conf/ (groups model hardware precision layout workload efficiency a
   frontier.robust=auto|true|false   mark points that stay on it under other laws of accuracy (auto: where it is cheap)
   store.rows=all|feasible|frontier|auto  store.axes=true|false
   float64=true               compute and store in float64 (half as fast, twice the size): to see what rounding does
-  output=DIR                 where to write (default outputs/sweep/<time>)
+  output=DIR                 where to write (default outputs/sweep/<time>); s3://bucket/name with the extra s3
+  shard.index=I shard.count=N   the I-th of N slices of the grid, from 0, for one of N machines; the frontier of all:
+                             python -m pipelines.frontier DIR
   resume=last|DIR            go on with an interrupted run of the same configuration
   -m                         one job per combination of comma-separated values; all jobs together:
                              python -m pipelines.frontier outputs/sweep/<time>
@@ -32,7 +34,7 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from pipelines import _app
-from sweep import disaggregate, doubt, run, store
+from sweep import disaggregate, doubt, remote, run, store
 from sweep.errors import BadInput
 from sweep.report import table, tags, write_report
 from sweep.run import Progress
@@ -75,21 +77,29 @@ class Reporter:
             print(f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
 
 
-def choose_directory(job: _app.Job, sha256: str) -> Path:
-    """Where this run writes: as asked, the last run of this configuration, or a new directory."""
+def choose_directory(job: _app.Job, sha256: str, study_sha256: str) -> Path | str:
+    """Where this run writes: as asked, the last run of this configuration, or a new directory. An address is text."""
     output, resume = job.options.get("output"), job.options.get("resume")
     if resume == "last":
         found = [p.parent for p in (ROOT / "sweep").glob("**/config.sha256") if p.read_text().strip() == sha256]
         if not found:
             raise BadInput("resume=last: no earlier run of this configuration under outputs/sweep")
         return max(found, key=lambda p: (p / "config.sha256").stat().st_mtime)
+    if resume is not None and remote.is_remote(str(resume)):
+        return str(resume)
     if resume is not None:
         directory = Path(str(resume))
         if not (directory / "config.sha256").is_file():
             raise BadInput(f"resume={resume}: holds no run to go on with")
         return directory
-    if output is not None:
-        return Path(str(output))
+    if output is not None:  # jobs and machines say the same directory: each has its own in it
+        shard = job.study.shard
+        own = job.directory.name if job.directory is not None else ""
+        if shard:
+            own = f"shard-{shard.index}-of-{shard.count}-{study_sha256[:8]}"
+        if remote.is_remote(str(output)):
+            return f"{str(output).rstrip('/')}/{own}".rstrip("/")
+        return Path(str(output)) / own
     if job.directory is not None:
         return job.directory
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -104,7 +114,12 @@ def choose_directory(job: _app.Job, sha256: str) -> Path:
 def pools_task(job: _app.Job) -> int:
     """Two pools and their match: disaggregated serving."""
     both = disaggregate.pools(job.study)
-    directory = choose_directory(job, both.sha256)
+    if job.study.shard:
+        raise BadInput(f"shard.count={job.study.shard.count}: pools are matched as a whole; shard serving.mode=decode")
+    chosen = choose_directory(job, both.sha256, both.sha256)
+    if isinstance(chosen, str):
+        raise BadInput(f"output={chosen}: pools are written to a directory of this machine; copy it from there")
+    directory = chosen
     run.check_directory(directory, both.sha256)
     print(job.study.title, file=sys.stderr)
     for name, pool in (("prefill", both.prefill), ("decode", both.decode)):
@@ -116,9 +131,10 @@ def pools_task(job: _app.Job) -> int:
     else:
         bar = job.options.get("progress")
         reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
+        note_overrides(job, directory)
         result = disaggregate.execute(both, directory, config_yaml=job.config_yaml, report=reporter)
         frontier, manifest = result.frontier, result.manifest
-    return finish(job, directory, frontier, manifest)
+    return finish(job, directory, frontier, manifest, str(directory))
 
 
 def task(job: _app.Job) -> int:
@@ -126,34 +142,64 @@ def task(job: _app.Job) -> int:
     if job.study.serving.mode == "disaggregated" and "serving" not in job.study.grid:
         return pools_task(job)
     plan = run.plan(job.study)
-    directory = choose_directory(job, plan.sha256)
+    directory = choose_directory(job, plan.sha256, plan.study_sha256)
+    stage = remote.Stage(directory) if isinstance(directory, str) else None
+    directory = stage.directory if stage is not None else Path(directory)
     run.check_directory(directory, plan.sha256)
     run.check_disk(plan, directory)
     say = sys.stderr
     print(f"{plan.study.title}", file=say)
     after = "counted while it runs" if plan.points is None else f"{plan.points:,}"
-    print(f"points: {plan.points_before:,} in the grid, {after} after where; store.rows={plan.rows}", file=say)
+    of = f" in {job.study.shard}" if job.study.shard else ""
+    print(f"points: {plan.points_before:,} in the grid, {after} after where{of}; store.rows={plan.rows}", file=say)
     if (warning := doubt.ranges(plan.space, job.study).warning()) is not None:
         print(warning, file=say)
-    done = store.manifest(directory)
-    if done.get("config_sha256") == plan.sha256 and (directory / "frontier.parquet").is_file():
-        print(f"complete already: {directory}", file=say)
+    if stage is not None:
+        stage.claim(plan.sha256)
+    with store.claimed(directory):
+        if stage is None:
+            return evaluate(job, plan, directory)
+        ended = store.read_manifest(remote.read_text(f"{stage.url}/manifest.json")).get("config_sha256")
+        stage.fetch(points=ended != plan.sha256)
+        try:
+            code = evaluate(job, plan, directory, stage)
+        finally:
+            stage.push(now=True)
+    stage.clear()
+    return code
+
+
+def evaluate(job: _app.Job, plan: run.Plan, directory: Path, stage: remote.Stage | None = None) -> int:
+    """Run a plan, or find that it has been run, and report on it."""
+    shown = stage.url if stage is not None else str(directory)
+    if store.is_complete(directory, plan.sha256):
+        print(f"complete already: {shown}", file=sys.stderr)
         frontier = store.scan(directory, "frontier").collect()
-        manifest = done
+        manifest = store.manifest(directory)
     else:
         bar = job.options.get("progress")
         reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
-        result = run.Run(plan, directory, config_yaml=job.config_yaml, report=reporter).execute()
+
+        def tell(p: Progress) -> None:
+            reporter(p)
+            if stage is not None:
+                stage.push()
+
+        note_overrides(job, directory)
+        result = run.Run(plan, directory, config_yaml=job.config_yaml, report=tell).execute()
         frontier, manifest = result.frontier, result.manifest
-    return finish(job, directory, frontier, manifest)
+    return finish(job, directory, frontier, manifest, shown)
 
 
-def finish(job: _app.Job, directory: Path, frontier: pl.DataFrame, manifest: dict[str, Any]) -> int:
-    """What was asked, beside what was found; the report; the summary."""
-    if job.directory is None:  # a multirun's jobs have it from Hydra
-        (directory / ".hydra").mkdir(exist_ok=True)
+def note_overrides(job: _app.Job, directory: Path) -> None:
+    """What was asked, beside what will be found; of a multirun's jobs Hydra has written it."""
+    if job.directory != directory:
         store.write_atomic(directory / ".hydra" / "config.yaml", job.config_yaml)
         store.write_atomic(directory / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(job.overrides))
+
+
+def finish(job: _app.Job, directory: Path, frontier: pl.DataFrame, manifest: dict[str, Any], shown: str) -> int:
+    """The report and the summary."""
     report = None
     if job.options.get("report", True):
         report = write_report(
@@ -166,7 +212,7 @@ def finish(job: _app.Job, directory: Path, frontier: pl.DataFrame, manifest: dic
             accuracy_label=manifest["accuracy_label"],
             version=manifest["version"],
         )
-    summary(frontier, manifest, directory, report)
+    summary(frontier, manifest, shown, f"{shown}/{report.relative_to(directory)}" if report is not None else None)
     return 0
 
 
@@ -179,7 +225,7 @@ def with_status(frontier: pl.DataFrame, manifest: dict[str, object]) -> pl.DataF
     return frontier.with_columns(pl.col("hardware").replace_strict(status, default="unknown").alias("hardware_status"))
 
 
-def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, report: Path | None) -> None:
+def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: str, report: str | None) -> None:
     """The head of the frontier and where the rest lies, on standard output."""
     infeasible = manifest["infeasible"]
     reasons = ", ".join(f"{k} {v:,}" for k, v in infeasible.items()) or "none"
@@ -213,7 +259,7 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: Path, r
         print(table(tags.tagged(head, tags.statuses([manifest])), shown))
     print(f"accuracy: {manifest['accuracy_label']}")
     print(doubts(manifest))
-    print(f"{directory / 'frontier.parquet'}")
+    print(f"{directory}/frontier.parquet")
     if report is not None:
         print(f"{report}")
 

@@ -300,9 +300,10 @@ def sample(run: Run, rows: np.ndarray, size: int, seed: int) -> tuple[np.ndarray
 def worst_difference(run: Run, rows: np.ndarray, k: Kinds, size: int = 4096, *, float64: bool = False) -> float:
     """Largest relative difference between the two engines over sampled points of some rows, all float columns.
 
-    Never exactly 0: compiled arithmetic rounds and adds in another order. The six parts are compared on the scale of their sum. The largest batch, an integer, may differ by a step and is
-    left out. `float64`: NumPy computes in float64, whatever the run does. Raises: `ValueError` if the run itself is
-    evaluated by NumPy, as small grids are: that would compare NumPy with itself.
+    Never exactly 0: compiled arithmetic rounds and adds in another order. The six parts are compared on the scale of
+    their sum. The largest batch, an integer, may differ by a step and is left out. `float64`: NumPy computes in
+    float64, whatever the run does. Raises: `ValueError` if the run itself is evaluated by NumPy, as small grids are:
+    that would compare NumPy with itself.
     """
     if run.small:
         raise ValueError("this run is evaluated by NumPy: nothing to compare")

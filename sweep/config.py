@@ -25,6 +25,8 @@ from sweep.errors import BadInput, closest
 from sweep.hf import hf_name, model_from_hf
 from sweep.machine import check_format
 from sweep.point import RECORDS, names
+from sweep.shard import Shard
+from sweep.shard import shard as make_shard
 from sweep.tiers import Placement, check_memory, check_placement
 
 GROUPS = tuple(RECORDS)
@@ -122,6 +124,14 @@ class FrontierConfig:
     )
 
 
+@dataclass
+class ShardConfig:
+    """Which slice of the grid is evaluated: rows index, index + count, ...; see `sweep.shard`."""
+
+    index: int = 0
+    count: int = 1
+
+
 SERVING_MODES = ("decode", "aggregated", "disaggregated")
 
 
@@ -171,6 +181,7 @@ def root_schema() -> type:
         ("frontier", FrontierConfig, field(default_factory=FrontierConfig)),
         ("store", StoreConfig, field(default_factory=StoreConfig)),
         ("float64", bool, field(default=False)),  # compute and store in float64
+        ("shard", ShardConfig, field(default_factory=ShardConfig)),
         ("title", Optional[str], field(default=None)),  # noqa: UP045
         ("resume", Optional[str], field(default=None)),  # noqa: UP045
         ("output", Optional[str], field(default=None)),  # noqa: UP045
@@ -382,6 +393,7 @@ class Study:
     where: list[str]
     frontier: FrontierConfig
     store: StoreConfig
+    shard: Shard
     title: str
     library: Library
     resolved: dict[str, Any]  # the configuration as plain data, for the record
@@ -457,6 +469,7 @@ def study(
         where=[str(w) for w in where],
         frontier=FrontierConfig(**config["frontier"]),
         store=StoreConfig(**config["store"]),
+        shard=make_shard(**(config.get("shard") or {"index": 0, "count": 1})),
         title=str(config.get("title") or "sweep"),
         library=library,
         resolved={k: v for k, v in config.items() if k not in OPTIONS} | contents | ({"files": files} if files else {}),

@@ -245,11 +245,12 @@ def _padded_levels(levels: Floats, length: int) -> Floats:
 
 
 def _rows_of(run: Run, keep: Mask) -> Iterator[np.ndarray]:
-    """Rows whose model and machine are kept, in chunks."""
+    """Rows of the run's shard whose model and machine are kept, in chunks."""
     space = run.space
     for pair in np.array_split(np.flatnonzero(keep), max(int(keep.sum()) * space.n_layouts // CHUNK, 1)):
         if len(pair):
-            yield (pair[:, None] * space.n_layouts + np.arange(space.n_layouts)[None, :]).ravel()
+            rows = (pair[:, None] * space.n_layouts + np.arange(space.n_layouts)[None, :]).ravel()
+            yield run.plan.study.shard.of(rows)
 
 
 def _worth(other: Run, chunk: np.ndarray) -> np.ndarray:
@@ -312,6 +313,8 @@ def verdict(run: Run) -> Verdict:
     doubtful = [o for o in run.plan.objectives if o.column in COLUMNS]
     if mode == "false":
         return Verdict(skipped="frontier.robust=false")
+    if study.shard:  # what would beat a point under another law may be a point of another shard
+        return Verdict(skipped="it takes the whole grid, not a shard of it")
     if not doubtful:
         return Verdict(skipped="accuracy is no objective")
     if len(doubtful) > 1 or any(name in str(study.frontier.where or "") for name in (*COLUMNS, "extrapolation")):

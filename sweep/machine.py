@@ -312,13 +312,14 @@ def resolve(
         if mix < 1.0:  # the share that stayed in bf16 computes in bf16
             peak = 1.0 / (mix / peak + (1.0 - mix) / wide)
         missing_math = missing_math or peak != peak
+        memory = e["memory"] * own["memory"]  # factors of separate fits multiply; no share of a peak is above 1
         return OpRate(
-            flops_per_s=peak * k["math"] * e["math"] * own["math"],
-            read_bytes_per_s=hbm * k["read"] * e["memory"] * own["memory"],
-            input_bytes_per_s=hbm * k["input"] * e["memory"] * own["memory"],
-            write_bytes_per_s=hbm * k["write"] * e["memory"] * own["memory"],
+            flops_per_s=peak * min(k["math"] * e["math"] * own["math"], 1.0),
+            read_bytes_per_s=hbm * min(k["read"] * memory, 1.0),
+            input_bytes_per_s=hbm * min(k.get("input", k["read"]) * memory, 1.0),
+            write_bytes_per_s=hbm * min(k["write"] * memory, 1.0),
             t0_s=k["t0_s"] * e["floor"] * own["floor"],
-            chain_s=k["chain_s"],
+            chain_s=k.get("chain_s", 0.0),
             overlap=k["overlap"],
         )
 
@@ -331,10 +332,11 @@ def resolve(
     out = hardware.scaleout_bytes_per_s
 
     def link(kind: str) -> Link:
-        k, own = e["links"][kind], {**FACTORS, **((e.get("factors") or {}).get(f"{kind}_link") or {})}
+        k = e["links"].get(kind) or e["links"]["reduce"]
+        own = {**FACTORS, **((e.get("factors") or {}).get(f"{kind}_link") or {})}
         floor = e["floor_link"] * own["floor"]
         return Link(
-            bytes_per_s=(NAN if up is None else float(up)) * k["share"] * own["share"],
+            bytes_per_s=(NAN if up is None else float(up)) * min(k["share"] * own["share"], 1.0),
             t0_s=k["t0_s"] * floor,
             t0_rank_s=k["t0_rank_s"] * floor,
             one_shot_s=k.get("one_shot_s", k["t0_s"]) * floor,

@@ -7,11 +7,13 @@ frontier is saved every few seconds, and a rerun of the same configuration goes 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import itertools
 import json
 import time
+import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,6 +43,7 @@ from sweep.evaluate import Engine
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
 from sweep.measured import measured
+from sweep.shard import WHOLE, Shard
 from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, bands, build, filters, kinds, row_reasons
 
 BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
@@ -115,8 +118,9 @@ class Plan:
     by: tuple[str, ...]
     rows: str  # all | feasible | frontier
     sha256: str
-    points_before: int
-    points: int | None  # after `where`; None where only the run can tell
+    study_sha256: str  # of the whole grid: what the shards of one study share
+    points_before: int  # in the whole grid
+    points: int | None  # of this shard after `where`; None where only the run can tell
 
 
 def plan(study: Study) -> Plan:
@@ -154,8 +158,8 @@ def plan(study: Study) -> Plan:
     before = space.n_points + space.dropped_early
     if rows == "auto":
         rows = "all" if space.n_points <= study.store.auto_rows else "frontier"
-    points = count_points(space)
-    if points == 0:
+    points = count_points(space, study.shard)
+    if points == 0 and not study.shard:  # a slice may well be empty
         raise BadInput(f"where={' and '.join(space.where)}: no point is left of {before:,}")
     return Plan(
         study=study,
@@ -164,6 +168,7 @@ def plan(study: Study) -> Plan:
         by=tuple(k for k in by if k in swept),
         rows=rows,
         sha256=store.config_hash(study.resolved),
+        study_sha256=store.config_hash({k: v for k, v in study.resolved.items() if k != "shard"}),
         points_before=before,
         points=points,
     )
@@ -176,8 +181,8 @@ def columns_of(study: Study, space: Space) -> tuple[Column, ...]:
     return (*COLUMNS, *(AGGREGATED_COLUMNS if mixed else ()), *(POOL_COLUMNS if pools else ()))
 
 
-def count_points(space: Space) -> int | None:
-    """Points after `where`, or None where a filter couples rows with batch or context."""
+def count_points(space: Space, shard: Shard = WHOLE) -> int | None:
+    """Points of a shard after `where`, or None where a filter couples rows with batch or context."""
     f = filters(space)
     per_row = space.per_row
     if f.load:
@@ -187,14 +192,9 @@ def count_points(space: Space) -> int | None:
         assert first is not None
         per_row = int(np.count_nonzero(first))
     if not f.row:
-        return space.n_rows * per_row
-    kept = sum(int(np.count_nonzero(f.rows(rows))) for rows in _chunks(space.n_rows, 1 << 20))
+        return shard.size(space.n_rows) * per_row
+    kept = sum(int(np.count_nonzero(f.rows(rows))) for rows in shard.chunks(space.n_rows, 1 << 20))
     return kept * per_row
-
-
-def _chunks(n: int, size: int) -> Iterator[np.ndarray]:
-    for start in range(0, n, size):
-        yield np.arange(start, min(start + size, n), dtype=np.int64)
 
 
 # --- groups of the frontier --------------------------------------------------------------------------------------
@@ -321,6 +321,7 @@ class Run:
     ):
         """`compiled`: whether the grid is worth compiled calls; None: if it is not small. `devices`: None: all."""
         self.plan, self.space, self.directory = plan, plan.space, directory
+        self.shard = plan.study.shard
         self.config_yaml = config_yaml
         self.report = report or (lambda progress: None)
         self.engine = Engine(plan.space, plan.study, devices)
@@ -347,6 +348,7 @@ class Run:
         self.started = time.perf_counter()
         self.before_s = 0.0  # seconds that earlier, interrupted runs took
         self.done_points = 0
+        self.n_parts = 0 if plan.rows == "frontier" else -(-self.shard.size(self.space.n_rows) // self.part_rows)
         # the frontier: one objective that rows decide, two that points decide, is filtered on the device
         levels = [o for o in plan.objectives if BY_NAME[o.column].level == "row"]
         inner = [o for o in plan.objectives if BY_NAME[o.column].level == "point"]
@@ -547,7 +549,7 @@ class Run:
     def _blocks(self, rows: np.ndarray, *, small_first: bool = False) -> Iterator[np.ndarray]:
         """Rows in blocks of one size, the last one smaller, and the first where no bar keeps its points out yet."""
         first = -(-self.rows_per_block // 8) if small_first else 0
-        if first:
+        if first and len(rows):
             yield rows[:first]
         for start in range(first, len(rows), self.rows_per_block):
             yield rows[start : start + self.rows_per_block]
@@ -594,10 +596,12 @@ class Run:
         self._chunk_sizes: list[int] = []
         for turn in np.random.default_rng(0).permutation(len(turns)):
             first, last = (m * per_model for m in turns[turn])
-            step = -(-(last - first) // CHUNK_ROWS)
+            own = range(self.shard.first(first), last, self.shard.count)
+            step = -(-len(own) // CHUNK_ROWS)
             for offset in range(step):
-                chunks.append(functools.partial(np.arange, first + offset, last, step, dtype=np.int64))
-                self._chunk_sizes.append(len(range(first + offset, last, step)))
+                rows = own[offset::step]
+                chunks.append(functools.partial(np.arange, rows.start, rows.stop, rows.step, dtype=np.int64))
+                self._chunk_sizes.append(len(rows))
         return chunks
 
     def _chunk_rows(self, at: int) -> int:
@@ -652,7 +656,7 @@ class Run:
                 if about["sha256"] != self.plan.sha256:
                     return None
                 self.front = RunningFrontier.from_state({k: saved[k] for k in saved.files if k != "about"})
-        except (OSError, ValueError, KeyError, EOFError):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None  # not readable: start again, nothing is lost but time
         self.counts = Counts.from_json(about["counts"])
         self.done_points = about["done"]
@@ -663,7 +667,7 @@ class Run:
         self.report(
             Progress(
                 done=self.done_points,
-                total=self.space.n_points,
+                total=self.shard.size(self.space.n_rows) * self.space.per_row,
                 feasible=self.counts.feasible,
                 frontier=len(self.front) if final else self.front.candidates,
                 seconds=time.perf_counter() - self.started,
@@ -809,7 +813,7 @@ class Run:
                 self._tell()
 
         with ThreadPoolExecutor(WRITERS) as pool:  # encoding takes longer than evaluating
-            for i, chunk in enumerate(_chunks(self.space.n_rows, self.part_rows)):
+            for i, chunk in enumerate(self.shard.chunks(self.space.n_rows, self.part_rows)):
                 path = points / f"part-{i:05d}.parquet"
                 if self._reuse(path):
                     self.done_points += len(chunk) * self.space.per_row
@@ -873,7 +877,7 @@ class Run:
 
     def generic_frontier(self) -> None:
         """Evaluate everything, keep the frontier of objectives that the device filter does not know."""
-        for chunk in _chunks(self.space.n_rows, CHUNK_ROWS):
+        for chunk in self.shard.chunks(self.space.n_rows, CHUNK_ROWS):
             rows, lost = self._survivors(chunk)
             self.counts.add(lost)
             self.done_points += self.space.per_row * (len(chunk) - len(rows))
@@ -897,9 +901,13 @@ class Run:
             return False
         if metadata.get(f"{store.PREFIX}config_sha256") != self.plan.sha256:
             raise BadInput(f"{path}: holds points of another configuration; choose another directory")
-        self.counts.add(Counts.from_json(json.loads(metadata[f"{store.PREFIX}counts"])))
         names = ["point_id", "feasible", *(o.column for o in self.plan.objectives)]
-        frame = pl.read_parquet(path, columns=names).filter(pl.col("feasible"))
+        try:
+            frame = pl.read_parquet(path, columns=names).filter(pl.col("feasible"))
+        except (pl.exceptions.PolarsError, OSError):  # its end is whole, its middle is not
+            path.unlink(missing_ok=True)
+            return False
+        self.counts.add(Counts.from_json(json.loads(metadata[f"{store.PREFIX}counts"])))
         if frame.height:
             ids = frame["point_id"].to_numpy()
             values = np.column_stack(
@@ -983,9 +991,11 @@ class Run:
         """Run to the end: evaluate, write parts, frontier and manifest."""
         plan = self.plan
         self.directory.mkdir(parents=True, exist_ok=True)
-        config_path = self.directory / "config.yaml"
-        store.write_atomic(config_path, self.config_yaml)
         store.write_atomic(self.directory / "config.sha256", plan.sha256 + "\n")
+        store.write_atomic(self.directory / "config.yaml", self.config_yaml)
+        if self.shard:
+            about_shard = {**dataclasses.asdict(self.shard), "study_sha256": plan.study_sha256}
+            store.write_atomic(self.directory / "shard.json", json.dumps(about_shard) + "\n")
         if plan.rows == "frontier":
             if self.fast:
                 self.frontier_only()
@@ -1008,7 +1018,10 @@ class Run:
             "seconds": seconds,
             "points_per_s": self.counts.asked / seconds,
             "store_rows": plan.rows,
+            "parts": self.n_parts,
             "config_sha256": plan.sha256,
+            "study_sha256": plan.study_sha256,
+            "shard": dataclasses.asdict(self.shard),
             "version": store.code_version(),
             "schema_version": SCHEMA_VERSION,
             "accuracy_label": self.accuracy_label,
@@ -1053,7 +1066,9 @@ def check_disk(plan: Plan, directory: Path) -> None:
     """
     if plan.rows == "frontier":
         return
-    rows = plan.points if plan.points is not None else plan.space.n_points
+    rows = plan.points
+    if rows is None:
+        rows = plan.study.shard.size(plan.space.n_rows) * plan.space.per_row
     need = rows * BYTES_PER_ROW * (DOUBLE if plan.study.float64 else 1)
     free = store.free_bytes(directory)
     if need > free:

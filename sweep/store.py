@@ -7,27 +7,35 @@ mixed with points of another configuration.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sweep import remote
 from sweep.columns import ALL_COLUMNS, BANDS, BY_NAME, SCHEMA_VERSION, axis_metadata, band_of
 from sweep.cost.result import BOUNDS, REASONS
 from sweep.economics import with_derived
 from sweep.errors import BadInput, closest
 from sweep.space import Axis, Space
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 PREFIX = "codesign."
+File = Path | str  # a file of this machine, or an address
 OLDEST_SCHEMA = 1  # columns that an older file lacks are not there; what it has means the same
 
 
@@ -42,6 +50,8 @@ def code_version() -> str:
 def config_hash(resolved: Mapping[str, Any]) -> str:
     """Hash of a configuration: what decides the points, not where they go or how the run looks."""
     decides = {k: v for k, v in resolved.items() if k not in ("store", "title")}
+    if (decides.get("shard") or {}).get("count", 1) == 1:  # the whole grid
+        decides.pop("shard", None)
     store = dict(resolved.get("store") or {})
     decides["store"] = {k: store.get(k) for k in ("rows", "auto_rows", "axes", "part_rows")}
     text = json.dumps({"schema": SCHEMA_VERSION, "config": decides}, sort_keys=True, default=str)
@@ -49,13 +59,60 @@ def config_hash(resolved: Mapping[str, Any]) -> str:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write a file under a temporary name and rename it."""
+    """Write a file under a temporary name and rename it.
+
+    Raises: `BadInput` when it cannot be written, such as on a full disk; the temporary file is removed.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    _write(path, lambda sink: sink.write(content))
+
+
+def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as f:
-        f.write(data.encode() if isinstance(data, str) else data)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as sink:
+            fill(sink)
+            sink.flush()
+            os.fsync(sink.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise BadInput(
+            f"{path}: cannot be written ({error.strerror or error}); what is complete is kept, a rerun goes on from it"
+        ) from error
+
+
+@contextlib.contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """Keep other runs out of a directory, and clear what a killed one left half-written.
+
+    The claim ends with the process, however it ends. Raises: `BadInput` if another run has it.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise BadInput(f"{directory}: cannot be written ({error.strerror or error})") from error
+    try:
+        if fcntl is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadInput(f"{directory}: another run is writing here; wait for it, or name another one") from None
+            except OSError:
+                pass  # a file system without locks
+        for place in (directory, directory / "points"):
+            for left in place.glob(".*.tmp"):
+                left.unlink(missing_ok=True)
+        yield
+    except BadInput:
+        with contextlib.suppress(OSError):  # nothing was written
+            directory.rmdir()
+        raise
+    finally:
+        os.close(handle)
 
 
 def axes_json(axes: Sequence[Axis]) -> str:
@@ -187,28 +244,19 @@ class Writer:
         floats = [f.name for f in table.schema if pa.types.is_floating(f.type)]
         encoding = {name: "BYTE_STREAM_SPLIT" for name in floats} | {"point_id": "DELTA_BINARY_PACKED"}
         labels = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
-        temporary = path.with_name(f".{path.name}.tmp")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as sink:
-                pq.write_table(
-                    table,
-                    sink,
-                    compression=self.compression,
-                    compression_level=1 if self.compression == "zstd" else None,
-                    use_dictionary=labels,
-                    write_statistics=[name for name in table.column_names if name not in floats],
-                    column_encoding=encoding,
-                    row_group_size=1 << 20,
-                )
-                sink.flush()
-                os.fsync(sink.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise BadInput(
-                f"{path}: cannot be written ({error.strerror or error}); complete parts are kept, resume goes on"
-            ) from error
+        _write(
+            path,
+            lambda sink: pq.write_table(
+                table,
+                sink,
+                compression=self.compression,
+                compression_level=1 if self.compression == "zstd" else None,
+                use_dictionary=labels,
+                write_statistics=[name for name in table.column_names if name not in floats],
+                column_encoding=encoding,
+                row_group_size=1 << 20,
+            ),
+        )
         return path.stat().st_size
 
 
@@ -230,10 +278,14 @@ def provenance(space: Space) -> dict[str, Any]:
     return out
 
 
-def part_metadata(path: Path) -> dict[str, str] | None:
+def part_metadata(path: File) -> dict[str, str] | None:
     """Metadata of a complete part, `None` if the file does not open."""
     try:
-        raw = pq.read_metadata(path).metadata or {}
+        if isinstance(path, str):
+            with remote.opened(path) as file:
+                raw = pq.read_metadata(file).metadata or {}
+        else:
+            raw = pq.read_metadata(path).metadata or {}
     except (OSError, pa.ArrowException):
         return None
     return {k.decode(): v.decode() for k, v in raw.items() if not k.startswith(b"ARROW")}
@@ -260,7 +312,7 @@ def sweeps(path: Path | str) -> list[Path]:
 
     Raises: `BadInput` if there is none.
     """
-    path = Path(path)
+    path = here(path)
     if not path.exists():
         parent = path.parent
         near = closest(path.name, [p.name for p in parent.iterdir()] if parent.is_dir() else [])
@@ -275,19 +327,23 @@ def sweeps(path: Path | str) -> list[Path]:
     return found
 
 
-def files(path: Path | str, table: str = "points") -> list[Path]:
+def here(path: Path | str) -> Path:
+    """A path as one of this machine: what lies at an address is mirrored, see `sweep.remote`."""
+    return remote.mirror(str(path)) if remote.is_remote(path) else Path(path)
+
+
+def files(path: Path | str, table: str = "points") -> list[File]:
     """The Parquet files of a table, `points` or `frontier`, in a sweep, a multirun, or the file itself.
 
     A sweep that kept only its frontier has no points: its frontier stands in for them.
     """
-    path = Path(path)
+    path = here(path)
     if path.is_file():
         return [path]
-    found: list[Path] = []
+    found: list[File] = []
     for directory in sweeps(path):
-        parts = part_files(directory)
-        if table == "points" and parts:
-            found += parts
+        if table == "points" and (own := part_files(directory)):
+            found += own
         elif (directory / "frontier.parquet").is_file():
             found.append(directory / "frontier.parquet")
     if not found:
@@ -295,13 +351,19 @@ def files(path: Path | str, table: str = "points") -> list[Path]:
     return found
 
 
-def part_files(directory: Path) -> list[Path]:
-    """The parts of a sweep's points: files of `points/`, or of `key=value` directories in it (hive partitions)."""
+def part_files(directory: Path) -> list[File]:
+    """The parts of a sweep's points: files of `points/`, or of `key=value` directories in it (hive partitions).
+
+    Of a sweep that is mirrored from an address: the addresses.
+    """
     points = directory / "points"
+    elsewhere = remote.parts(points)
+    if elsewhere is not None:
+        return list(elsewhere)
     return sorted([*points.glob("[!.]*.parquet"), *points.glob("*=*/**/[!.]*.parquet")])
 
 
-def check_schema(path: Path, metadata: Mapping[str, str]) -> None:
+def check_schema(path: File, metadata: Mapping[str, str]) -> None:
     """Refuse files that this version cannot read. Files without a schema version are taken as they are.
 
     Raises: `BadInput`.
@@ -323,19 +385,37 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     """Points of a sweep or a multirun as a lazy frame, axis columns included.
 
     Args:
-        path: a sweep's directory, a multirun's, or one Parquet file.
+        path: a sweep's directory, a multirun's, or one Parquet file; or the address of one, `s3://bucket/sweep`.
         table: `points`, or `frontier`.
     The columns that follow from others (`sweep.economics`) are there too, computed when they are asked for.
     Columns that only some jobs swept are null in the others. Axis columns that were left out of the files are put
     back from `point_id`. Raises: `BadInput` for a path without points or of another schema version.
     """
+    return scan_files(_by_axes(files(path, table)))
+
+
+def scan_files(groups: Sequence[Sequence[File]]) -> pl.LazyFrame:
+    """Parquet files as one lazy frame, axis columns included; those of a group have the same axes."""
     frames: list[pl.LazyFrame] = []
-    for group in _by_axes(files(path, table)):
+    for group in groups:
         metadata = part_metadata(group[0]) or {}
         check_schema(group[0], metadata)
-        hive = any("=" in part for part in group[0].parent.parts[-4:])
+        hive = any("=" in part for part in str(group[0]).split("/")[-5:-1])
+        options: dict[str, str] = {}
+        sources: list[Any] = []
+        for file in group:
+            if isinstance(file, str):
+                opened, options = remote.source(file)
+                sources.append(opened)
+            else:
+                sources.append(file)
         frame = pl.scan_parquet(
-            group, missing_columns="insert", extra_columns="ignore", hive_partitioning=hive, try_parse_hive_dates=False
+            sources,
+            missing_columns="insert",
+            extra_columns="ignore",
+            hive_partitioning=hive,
+            try_parse_hive_dates=False,
+            storage_options=options or None,
         )
         axes = metadata.get(f"{PREFIX}axes")
         if axes is not None:
@@ -349,13 +429,13 @@ def scan(path: Path | str, table: str = "points") -> pl.LazyFrame:
     return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
 
 
-def _by_axes(paths: Sequence[Path]) -> list[list[Path]]:
+def _by_axes(paths: Sequence[File]) -> list[list[File]]:
     """Files grouped by the sweep they belong to."""
-    groups: dict[Path, list[Path]] = {}
+    groups: dict[str, list[File]] = {}
     for path in paths:
-        home = path.parent
-        while "=" in home.name:  # partitions of one table
-            home = home.parent
+        home = str(path).rpartition("/")[0]
+        while "=" in home.rpartition("/")[2]:  # partitions of one table
+            home = home.rpartition("/")[0]
         groups.setdefault(home, []).append(path)
     return list(groups.values())
 
@@ -371,6 +451,33 @@ def with_axes(frame: pl.LazyFrame, axes: Sequence[Axis]) -> pl.LazyFrame:
             expressions.append(pl.lit(column).gather(digit).alias(key))
         stride *= axis.size
     return frame.with_columns(list(reversed(expressions)))
+
+
+def is_complete(path: Path, sha256: str) -> bool:
+    """Whether a run of this configuration has ended here, and all of its files open still."""
+    try:
+        found = manifest(path)
+    except ValueError:
+        return False
+    if found.get("config_sha256") != sha256:
+        return False
+    own = {str(file).rpartition("/")[2]: file for file in part_files(path)}
+    wanted = [f"part-{i:05d}.parquet" for i in range(found.get("parts", 0))]
+    if not set(wanted) <= set(own):
+        return False
+    return all(part_metadata(file) is not None for file in (path / "frontier.parquet", *(own[n] for n in wanted)))
+
+
+def shard_of(path: Path) -> dict[str, Any] | None:
+    """Which shard of which study a directory holds, begun or finished: index, count, study_sha256; else `None`."""
+    file = path / "shard.json"
+    if not file.is_file():
+        return None
+    try:
+        found = json.loads(file.read_text())
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and {"index", "count", "study_sha256"} <= set(found) else None
 
 
 def with_bands(frame: pl.LazyFrame) -> pl.LazyFrame:
@@ -389,7 +496,10 @@ def with_bands(frame: pl.LazyFrame) -> pl.LazyFrame:
 def manifest(path: Path) -> dict[str, Any]:
     """The manifest of a sweep, empty if the run has not ended."""
     file = path / "manifest.json"
-    if not file.is_file():
-        return {}
-    loaded = json.loads(file.read_text())
+    return read_manifest(file.read_text() if file.is_file() else None)
+
+
+def read_manifest(text: str | None) -> dict[str, Any]:
+    """A manifest from its text, empty if there is none."""
+    loaded = json.loads(text) if text else {}
     return loaded if isinstance(loaded, dict) else {}

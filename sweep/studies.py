@@ -154,7 +154,8 @@ def robustness(
             near = passing(near, sieve)
             if reach < REACH / 100:
                 break
-    others = near.join(own.unique(), on=wanted, how="anti", nulls_equal=True)
+    # batches come in any order: sorted, so that the same draws fall to the same designs every time
+    others = near.join(own.unique(), on=wanted, how="anti", nulls_equal=True).sort(wanted)
     # of equal rows one takes part: ties are wrong together
     together = pl.concat([own.unique(maintain_order=True), others])
     share = stays(

@@ -392,7 +392,7 @@ class Point:
             return rest, ops
         lies, _ = self.shelve(sizes)
         home = next(t for t, _ in self.wishes("kv") if t in self.shelves)
-        share = self.constants("prefill", self.attention_unit())["read"]
+        share = self.constants("prefill", self.attention_unit(), None)["read"]
         times = [size / (self.shelves[t][1] * share) for t, size in lies["prefix"].items() if t != home]
         back = max(times, default=0.0) if self.policy.get("reads") == "overlapped" else sum(times)
         how = self.policy.get("reload") or "serial"
@@ -454,9 +454,9 @@ class Point:
             )
         raw = self.eff.get("factors", {}).get(kind, {})
         own_factors = {k: v for k, v in raw.items() if not isinstance(v, dict)} | raw.get(unit, {})
-        flat["math"] *= self.eff["math"] * own_factors.get("math", 1.0)
+        flat["math"] = min(1.0, flat["math"] * self.eff["math"] * own_factors.get("math", 1.0))
         for moved in ("read", "write", "input"):
-            flat[moved] *= self.eff["memory"] * own_factors.get("memory", 1.0)
+            flat[moved] = min(1.0, flat[moved] * self.eff["memory"] * own_factors.get("memory", 1.0))
         flat["t0_s"] *= self.eff["floor"] * own_factors.get("floor", 1.0)
         return dict(flat)
 
@@ -490,7 +490,7 @@ class Point:
         kind = LINK_OF.get(op, "reduce")
         own = self.eff.get("factors", {}).get(f"{kind}_link", {})
         constants = dict(self.eff["links"][kind])
-        constants["share"] *= own.get("share", 1.0)
+        constants["share"] = min(1.0, constants["share"] * own.get("share", 1.0))
         for name in ("t0_s", "t0_rank_s", "one_shot_s", "one_shot_rank_s"):
             if name in constants:
                 constants[name] *= own.get("floor", 1.0)

@@ -72,7 +72,6 @@ PRIORS: dict[str, tuple[float, float | None]] = {
     "exchange": (0.60, None),
     "phi": (0.20, None),
     "acceptance": (0.40, None),
-    "imbalance": (0.30, None),
 }
 # Frameworks start dispatch and combine 3 to 8 times slower than the kernels that the link's constants are fitted to
 # (aiconfigurator-core 0.12.0, tables of all-to-all inside TensorRT-LLM, SGLang and vLLM beside DeepEP's own).
@@ -512,7 +511,7 @@ def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, tupl
     starts = dict.fromkeys(("t0_s", "t0_rank_s", "one_shot_s", "one_shot_rank_s"), grown("exchange"))
     e["links"]["experts"] = _scaled(e["links"]["experts"], starts)
     e["layer_s"], e["host_s"] = e["layer_s"] * grown("layer"), e["host_s"] * grown("host")
-    e["request_s"], e["imbalance"] = e["request_s"] * grown("request"), e["imbalance"] * grown("imbalance")
+    e["request_s"] = e["request_s"] * grown("request")
     e["serving"] = _serving(efficiency, fit, grown("phi"), theta.get(("acceptance", "all"), 0.0), band)
     return e
 

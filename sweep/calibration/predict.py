@@ -58,7 +58,6 @@ class Knobs:
     phi: Num = 1.0
     prefill: Num = 1.0  # GPU time of a prefill
     pool: Num = 1.0  # prompts per second of a prefill pool over one prompt at a time
-    imbalance: Num = 1.0
     acceptance: Num = 0.0  # added to the log odds
     first_s: Num = 0.0  # frontend, before the first token
     first: Num = 1.0  # prefill in the first token
@@ -253,7 +252,6 @@ def turned(row: Row, k: Knobs) -> Row:
         layer_s=m.layer_s * k.layer,
         host_s=m.host_s * k.host,
         request_s=m.request_s * k.request,
-        imbalance=m.imbalance * k.imbalance,
     )
     odds = row.model.acceptance / (1.0 - row.model.acceptance) * jnp.exp(k.acceptance)
     return dataclasses.replace(

@@ -72,6 +72,9 @@ HARDWARE_ALIASES = {
     "gh200": "gh200_96gb",
     "gh200_480gb": "gh200_96gb",  # 480 GB is the host's memory
     "ascend_910b": "huawei_ascend_910b3",
+    "rubin": "rubin_vr200_nvl72_ex_nvl144",
+    "vr200_nvl72": "rubin_vr200_nvl72_ex_nvl144",
+    "rubin_vr200_nvl72": "rubin_vr200_nvl72_ex_nvl144",
     "dgx_spark": "dgx_spark_gb10",
     "rtx_pro_6000_bse": "rtx_pro_6000_blackwell_server",
     "rtx_pro_6000": "rtx_pro_6000_blackwell_server",
