@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import os
+import platform
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,16 +63,28 @@ def register() -> None:
     ConfigStore.instance().store(name="base", node=root_schema())
 
 
+def processor() -> str:
+    """A short name of this machine's kind of processor: what it is called and can do."""
+    about = [platform.system(), platform.machine(), platform.processor()]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as info:
+        kinds = {
+            line.strip() for line in info if line.partition("\t")[0].strip() in ("model name", "flags", "Features")
+        }
+        about += sorted(kinds)
+    return hashlib.sha256("\n".join(about).encode()).hexdigest()[:12]
+
+
 def keep_compiled() -> None:
     """Let jax keep what it compiles under the user's cache directory: a second run starts without compiling.
 
+    Each kind of processor has a directory of its own: homes are shared by machines, machine code is not.
     `JAX_COMPILATION_CACHE_DIR` overrules the place; an empty one switches it off.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     with contextlib.suppress(OSError):
-        directory = home / "codesign-sweep" / "jax"
+        directory = home / "codesign-sweep" / "jax" / processor()
         directory.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import os
 import platform
@@ -29,12 +30,15 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from sweep.columns import COLUMNS
+from sweep.config import conf_dir
 from sweep.cost.result import evaluate_point
 from sweep.cost.step import Row
-from sweep.evaluate import Tables, compiler_options
+from sweep.errors import BadInput
+from sweep.evaluate import Engine, Tables, compiler_options
 from sweep.point import Context, Kinds
 from sweep.run import Plan, Progress, Run
 from sweep.space import kinds, row_reasons
+from sweep.store import write_atomic
 
 OBJECTIVES = ("tok_s_gpu", "tok_s_user")
 CORE = (
@@ -109,6 +113,7 @@ class Measured:
     numpy_points_per_s: float = _f("the same cost functions under NumPy, flat arrays", "M points/s", "mega")
     numpy_ratio: float = _f("kernel, core columns, over NumPy", "times")
     numpy_worst_rel: float = _f("largest relative difference of the two, sampled", "", "tiny")
+    float64_worst_rel: float = _f("the same against NumPy in float64", "", "tiny")
     kernel_bytes_per_point: float = _f("stored by the kernel, core columns", "B/point")
     store_bytes_per_s: float = _f("ceiling: bytes stored (NumPy fill, all cores)", "GB/s", "giga")
     store_bandwidth_share: float = _f("kernel, core columns: share of that ceiling", "", "share")
@@ -292,15 +297,20 @@ def sample(run: Run, rows: np.ndarray, size: int, seed: int) -> tuple[np.ndarray
     return at, i_batch, i_context
 
 
-def worst_difference(run: Run, rows: np.ndarray, k: Kinds, size: int = 4096) -> float:
+def worst_difference(run: Run, rows: np.ndarray, k: Kinds, size: int = 4096, *, float64: bool = False) -> float:
     """Largest relative difference between the two engines over sampled points of some rows, all float columns.
 
-    The six parts are compared on the scale of their sum. The largest batch, an integer, may differ by a step and is
-    left out.
+    Never exactly 0: compiled arithmetic rounds and adds in another order. The six parts are compared on the scale of
+    their sum. The largest batch, an integer, may differ by a step and is left out. `float64`: NumPy computes in
+    float64, whatever the run does. Raises: `ValueError` if the run itself is evaluated by NumPy, as small grids are:
+    that would compare NumPy with itself.
     """
+    if run.small:
+        raise ValueError("this run is evaluated by NumPy: nothing to compare")
     columns = run.full_columns(rows)
     at, i_batch, i_context = sample(run, rows, size, seed=1)
-    plain = run.engine.plain(rows[at], i_batch, i_context, k)
+    exact = Engine(run.space, dataclasses.replace(run.plan.study, float64=True)) if float64 else run.engine
+    plain = exact.plain(rows[at], i_batch, i_context, k)
     worst = 0.0
     for column in COLUMNS:
         if column.level == "host" or column.dtype != "float32" or column.name == "max_batch":
@@ -511,6 +521,7 @@ def measure(
         numpy_points_per_s=slow_rate,
         numpy_ratio=core_rate / slow_rate,
         numpy_worst_rel=worst_difference(run, blocks[0], k),
+        float64_worst_rel=worst_difference(run, blocks[0], k, float64=True),
         kernel_bytes_per_point=core_bytes,
         store_bytes_per_s=store_rate,
         store_bandwidth_share=core_rate * core_bytes / store_rate,
@@ -523,6 +534,108 @@ def measure(
         frontier_peak_bytes=frontier_peak,
         peak_bytes=peak_bytes(),
     )
+
+
+# --- against an earlier measurement ------------------------------------------------------------------------------
+
+TOLERANCE = 2.0  # a ratio of two speeds of one run varies by a fifth between runs; half of it is another program
+# what two runs on one machine can be compared by: larger is better
+RATIOS: dict[str, Callable[[Measured], float]] = {
+    "numpy_ratio": lambda m: m.numpy_ratio,
+    "objectives_over_kernel": lambda m: m.kernel_objectives_points_per_s / m.kernel_points_per_s,
+    "frontier_over_kernel": lambda m: m.frontier_points_per_s / m.kernel_points_per_s,
+    "parquet_over_kernel": lambda m: m.parquet_rows_per_s / m.kernel_points_per_s,
+    "parquet_axes_over_kernel": lambda m: m.parquet_axes_rows_per_s / m.kernel_points_per_s,
+    "store_bandwidth_share": lambda m: m.store_bandwidth_share,
+}
+# what a point takes: smaller is better
+COUNTS: dict[str, Callable[[Measured], float]] = {
+    "batched_ops_per_point": lambda m: m.batched_ops_per_point,
+    "kernel_bytes_per_point": lambda m: m.kernel_bytes_per_point,
+    "bytes_per_row": lambda m: m.bytes_per_row,
+    "bytes_per_row_axes": lambda m: m.bytes_per_row_axes,
+}
+SAME = ("points", "preset", "columns", "cores")  # without which two measurements say nothing of each other
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One figure against the same of an earlier measurement."""
+
+    name: str
+    value: float
+    baseline: float
+    bound: float
+    least: bool  # the bound is a lower one
+
+    @property
+    def passed(self) -> bool:
+        """Whether the figure keeps the bound; one that is no number does not."""
+        return self.value >= self.bound if self.least else self.value <= self.bound
+
+    def __str__(self) -> str:
+        """As a line."""
+        sign = "at least" if self.least else "at most"
+        verdict = "ok" if self.passed else "WORSE"
+        return f"{self.name} {self.value:.4g} (baseline {self.baseline:.4g}, {sign} {self.bound:.4g}) {verdict}"
+
+
+def baseline_of(measured: Measured) -> dict[str, Any]:
+    """What is remembered of a measurement."""
+    found: dict[str, Any] = {name: getattr(measured, name) for name in SAME}
+    return found | {name: float(f"{of(measured):.4g}") for name, of in (*RATIOS.items(), *COUNTS.items())}
+
+
+def compare(measured: Measured, baseline: dict[str, Any], tolerance: float = TOLERANCE) -> list[Check]:
+    """Figures of a measurement against those remembered, worse by the tolerance or not.
+
+    Raises: `BadInput` where the two are of different grids, presets or numbers of cores, or a figure is missing.
+    """
+    for name in SAME:
+        own, theirs = getattr(measured, name), baseline.get(name)
+        if own != theirs:
+            raise BadInput(
+                f"check: the baseline of {measured.grid} has {name}={theirs}, this run {name}={own}; check=update "
+                "against=FILE makes another, check=true against=FILE compares with it"
+            )
+    checks = []
+    for least, figures in ((True, RATIOS), (False, COUNTS)):
+        for name, of in figures.items():
+            if name not in baseline:
+                raise BadInput(f"check: the baseline of {measured.grid} lacks {name}; check=update makes another")
+            known = float(baseline[name])
+            bound = known / tolerance if least else known * tolerance
+            checks.append(Check(name=name, value=of(measured), baseline=known, bound=bound, least=least))
+    return checks
+
+
+def baseline_path() -> Path:
+    """Where the measurement lies that comes with the program."""
+    return conf_dir() / "bench_baseline.json"
+
+
+def read_baseline(path: Path, grids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Remembered figures by grid.
+
+    Raises: `BadInput` if the file cannot be read or lacks one of the grids.
+    """
+    try:
+        found = json.loads(path.read_text())
+        missing = [name for name in grids if not isinstance(found.get(name), dict)]
+    except (OSError, ValueError, AttributeError) as error:
+        raise BadInput(f"against={path}: cannot be read as a baseline ({error})") from None
+    if missing:
+        raise BadInput(f"against={path}: holds nothing of {missing[0]}; it has {', '.join(found) or 'nothing'}")
+    return {name: found[name] for name in grids}
+
+
+def write_baseline(path: Path, measured: Sequence[Measured]) -> None:
+    """Remember what was measured; other grids of the file stay. Raises: `BadInput`."""
+    try:
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        write_atomic(path, json.dumps({**known, **{m.grid: baseline_of(m) for m in measured}}, indent=1) + "\n")
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(f"against={path}: cannot be written ({error})") from None
 
 
 # --- text --------------------------------------------------------------------------------------------------------

@@ -180,6 +180,7 @@ def root_schema() -> type:
         ("where", Any, field(default_factory=list)),
         ("frontier", FrontierConfig, field(default_factory=FrontierConfig)),
         ("store", StoreConfig, field(default_factory=StoreConfig)),
+        ("float64", bool, field(default=False)),  # compute and store in float64
         ("shard", ShardConfig, field(default_factory=ShardConfig)),
         ("title", Optional[str], field(default=None)),  # noqa: UP045
         ("resume", Optional[str], field(default=None)),  # noqa: UP045
@@ -194,6 +195,7 @@ def root_schema() -> type:
         ("progress", Optional[bool], field(default=None)),  # noqa: UP045
         ("report", bool, field(default=True)),
         ("claim", Any, field(default=None)),
+        ("check", Any, field(default=None)),
     ]
     return make_dataclass("SweepConfig", fields)
 
@@ -372,7 +374,7 @@ def check_hardware(values: Mapping[str, Any], name: str) -> None:
 
 
 # how a pipeline runs, not what it computes
-OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out", "fit", "claim")
+OPTIONS = ("resume", "output", "progress", "report", "against", "chart", "data", "out", "fit", "claim", "check")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,6 +400,7 @@ class Study:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the base records: `scale.d_model`, `price`
     on_top: dict[str, dict[str, Any]] = field(default_factory=dict)  # axes of settings, over every record of a group
     unscaled: dict[str, Record] = field(default_factory=dict)  # base records before their settings
+    float64: bool = False  # points are computed and stored in float64
 
 
 def plain(node: Any) -> Any:
@@ -472,6 +475,7 @@ def study(
         resolved={k: v for k, v in config.items() if k not in OPTIONS} | contents | ({"files": files} if files else {}),
         settings=rules,
         on_top=on_top,
+        float64=bool(config.get("float64")),
     )
 
 

@@ -16,13 +16,15 @@ import functools
 import itertools
 import math
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sweep import accuracy, levels
 from sweep.config import Study, as_record
@@ -81,6 +83,11 @@ def compiler_options() -> dict[str, Any] | None:
     return None
 
 
+def precision(float64: bool) -> AbstractContextManager[Any]:
+    """Where jax computes in float64 if asked to; of the calling thread alone, so that engines do not disturb others."""
+    return jax.enable_x64(True) if float64 else contextlib.nullcontext()
+
+
 PREFILL_COLUMNS = {"ttft_s", "request_s", "prefill_req_s", "kv_transfer_s"}  # need the prefill
 
 
@@ -137,12 +144,17 @@ _measured = jax.jit(jax.vmap(accuracy.measured_loss, in_axes=(0, 0, 0, None)))
 def shapes(space: Space, settings: accuracy.AccuracyConfig) -> list[accuracy.Shape]:
     """What the accuracy proxy needs of every model, [models] each, for each precision of a grid."""
     params = count_params(jax.tree.map(np.asarray, space.model))
-    found = []
+    dtype, found = _float(), []
     for record in space.precision:
         d8, dkv = accuracy.penalties(as_record(record), qat=settings.qat)
         shape = accuracy.shape_of(space.model, params.touched, params.total, d8=d8, dkv=dkv)
-        found.append(jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (space.n_models,)), shape))
+        found.append(jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, dtype), (space.n_models,)), shape))
     return found
+
+
+def _float() -> Any:
+    """What jax computes in here: see `precision`."""
+    return jax.dtypes.canonicalize_dtype(np.float64)
 
 
 def accuracy_table(space: Space, study: Study) -> AccuracyTable:
@@ -150,17 +162,19 @@ def accuracy_table(space: Space, study: Study) -> AccuracyTable:
 
     Where a table of measured losses speaks of a model, its loss stands in place of the law's.
     """
-    law = accuracy.law_of(study.accuracy)
-    columns = [[_proxy(shape, law)] for shape in shapes(space, study.accuracy)]
-    return _tables(space, study, [law], columns)[0]
+    with precision(study.float64):
+        law = accuracy.law_of(study.accuracy)
+        columns = [[_proxy(shape, law)] for shape in shapes(space, study.accuracy)]
+        return _tables(space, study, [law], columns)[0]
 
 
 def accuracy_tables(space: Space, study: Study, settings: Sequence[accuracy.AccuracyConfig]) -> list[AccuracyTable]:
     """The same under other laws, whose formats and measured losses are those of the study."""
-    laws = [accuracy.law_of(s) for s in settings]
-    if not laws:
+    if not settings:
         return []
-    return _tables(space, study, laws, [_proxies()(shape, laws) for shape in shapes(space, study.accuracy)])
+    with precision(study.float64):
+        laws = [accuracy.law_of(s) for s in settings]
+        return _tables(space, study, laws, [_proxies()(shape, laws) for shape in shapes(space, study.accuracy)])
 
 
 def _tables(
@@ -170,17 +184,17 @@ def _tables(
     table = measured(space, study.accuracy)
     if table is not None:
         for i, shape in enumerate(shapes(space, study.accuracy)):
-            narrow = jnp.asarray(np.where(table.in_format[:, i], 0.0, 1.0), jnp.float32)
+            narrow = jnp.asarray(np.where(table.in_format[:, i], 0.0, 1.0), _float())
             own = dataclasses.replace(shape, d8=shape.d8 * narrow, dkv=shape.dkv * narrow)
-            nats = jnp.asarray(np.nan_to_num(table.loss[:, i], nan=1.0), jnp.float32)
-            sigma, known = jnp.asarray(table.sigma[:, i], jnp.float32), jnp.asarray(table.known[:, i])
+            nats = jnp.asarray(np.nan_to_num(table.loss[:, i], nan=1.0), _float())
+            sigma, known = jnp.asarray(table.sigma[:, i], _float()), jnp.asarray(table.known[:, i])
             for j, law in enumerate(laws):
                 taken = _measured(nats, sigma, own, law)
                 columns[i][j] = jax.tree.map(lambda a, b, known=known: jnp.where(known, a, b), taken, columns[i][j])
     at = precision_of(space)
 
     def stack(name: str, j: int) -> Any:
-        by_precision = np.stack([np.asarray(getattr(c[j], name), dtype=np.float32) for c in columns], axis=1)
+        by_precision = np.stack([np.asarray(getattr(c[j], name), dtype=_float()) for c in columns], axis=1)
         return by_precision[:, at].reshape(-1)
 
     names = [f.name for f in dataclasses.fields(AccuracyTable)]
@@ -597,14 +611,45 @@ class Labels:
         return self._known[key]
 
 
-class Engine:
-    """Evaluates rows of a grid on the default device."""
+Method = TypeVar("Method", bound=Callable[..., Any])
 
-    def __init__(self, space: Space, study: Study, *, float64: bool = False):
+
+def _precise(method: Method) -> Method:
+    """A method of the engine, in the engine's precision whoever calls it."""
+
+    @functools.wraps(method)
+    def own(self: Engine, *args: Any, **kwargs: Any) -> Any:
+        with precision(self.float64):
+            return method(self, *args, **kwargs)
+
+    return own  # type: ignore[return-value]
+
+
+_EVERYWHERE = PartitionSpec()  # a copy on each device
+
+
+class Engine:
+    """Evaluates rows of a grid, in float32 or, where the study asks for it, in float64.
+
+    Rows are divided among the devices of this process, or those given: terms of rows, and whatever follows from them,
+    lie where their rows do. No device needs another's rows; only counts are summed over all of them.
+    """
+
+    def __init__(self, space: Space, study: Study, devices: Sequence[jax.Device] | None = None):
         tune_allocator()
         self.space = space
+        found = jax.local_devices() if devices is None else devices
+        self.n_devices = len(found)
+        self._mesh = Mesh(np.array(found), ("rows",)) if len(found) > 1 else None
         self.on_host = jax.default_backend() == "cpu"
-        self.dtype = np.float64 if float64 else np.float32
+        self.float64 = study.float64
+        self.dtype = np.float64 if study.float64 else np.float32
+        self._build(study)
+
+    @_precise
+    def _build(self, study: Study) -> None:
+        """Tables of the grid, in the engine's precision."""
+        space = self.space
         spread = excess_of(space)
 
         def as_table(x: Any) -> np.ndarray:
@@ -662,6 +707,7 @@ class Engine:
 
     # what the grid shares
 
+    @_precise
     def stages(self, kinds: Kinds, columns: Sequence[str], *, prefill: bool, merged: bool = False) -> Stages:
         """The compiled calls that lead to some columns."""
         names = tuple(columns)
@@ -712,6 +758,7 @@ class Engine:
         program.on_host(steps, environment)
         return [environment[v] for v in wanted]
 
+    @_precise
     def turns(self, stages: Stages) -> list[tuple[int, int]]:
         """Ranges of models whose shared terms fit in memory together."""
         if stages not in self._turns:
@@ -729,6 +776,7 @@ class Engine:
         edges = np.linspace(0, n, turns + 1).astype(int)
         return [(int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
+    @_precise
     def shared(self, stages: Stages, models: tuple[int, int]) -> Shared:
         """Evaluate what rows share, for a range of models; the last range is remembered."""
         last = self._shared.get(stages)
@@ -755,7 +803,23 @@ class Engine:
 
     def _kept(self, table: np.ndarray) -> Any:
         """A table where it is looked up."""
-        return table if self.on_host else jnp.asarray(table)
+        if self.on_host:
+            return table
+        return (
+            jnp.asarray(table) if self._mesh is None else jax.device_put(table, NamedSharding(self._mesh, _EVERYWHERE))
+        )
+
+    def _divided(self, x: Any) -> Any:
+        """An array [..., rows] with its rows divided among the devices, if they can be divided evenly."""
+        if self._mesh is None or x.shape[-1] % self.n_devices:
+            return x
+        return jax.device_put(x, NamedSharding(self._mesh, PartitionSpec(*[None] * (x.ndim - 1), "rows")))
+
+    def _look_up(self, table: Any, key: np.ndarray) -> Any:
+        """`look_up` where rows lie."""
+        if self.on_host:
+            return self._divided(look_up(table, key))
+        return look_up(table, self._divided(key))
 
     def _group_table(
         self, stages: Stages, number: int, chosen: tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -788,6 +852,7 @@ class Engine:
 
     # rows
 
+    @_precise
     def rows(self, rows: np.ndarray, kinds: Kinds, columns: Sequence[str]) -> dict[str, np.ndarray]:
         """Columns that configurations alone decide: [rows]."""
         stages = self.stages(kinds, columns, prefill=False)
@@ -806,7 +871,7 @@ class Engine:
             for letter, i, size in zip("MKL", index, sizes, strict=True):
                 if letter in place:
                     key = key * size + i
-            found[place] = look_up(table, key)
+            found[place] = self._look_up(table, key)
         return shared, index, (found, stages.rows(found))
 
     def _levels(self, stages: Stages, rows: np.ndarray, *, fused: bool = False) -> tuple[Any, Any, Any, Any, Any]:
@@ -818,7 +883,7 @@ class Engine:
         sums = []
         for table, labels, (machines, layouts) in zip(shared.sums, shared.labels, shared.sizes, strict=True):
             of_model, of_machine, of_layout = (label[i] for label, i in zip(labels, index, strict=True))
-            found = look_up(table, (of_model * machines + of_machine) * layouts + of_layout)
+            found = self._look_up(table, (of_model * machines + of_machine) * layouts + of_layout)
             sums.append(found.reshape(-1, len(self.batch), len(rows)))
         if fused:
             return at_row, sums, [], self.batch, self._context
@@ -833,6 +898,7 @@ class Engine:
                 return models if last < models[1] else (first, last + 1)
         raise IndexError(f"row {int(rows.min())} of {self.space.n_rows}")
 
+    @_precise
     def full(
         self, rows: np.ndarray, kinds: Kinds, columns: Sequence[str]
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -903,6 +969,7 @@ class Engine:
         batch = largest_batch(np.broadcast_to(most, (self.space.n_contexts, len(rows))), holds)
         return {**at(batch, columns), "batch": batch.astype(self.dtype)}
 
+    @_precise
     def filtered(
         self,
         rows: np.ndarray,
@@ -917,14 +984,21 @@ class Engine:
         """Two objectives of each point and which points may be on the frontier; see `under`."""
         stages = self.filter_stages(kinds, objectives)
         at = self._levels(stages, rows, fused=self.space.n_contexts == 1)
-        result: dict[str, Any] = _filter_call(stages, objectives, signs)(at, keep, edges, table)
+        own = (self._divided(x) for x in (keep, edges, table))
+        result: dict[str, Any] = _filter_call(stages, objectives, signs)(at, *own)
         return result
 
+    @_precise
     def filter_stages(self, kinds: Kinds, objectives: tuple[str, str]) -> Stages:
         """The calls that `filtered` makes."""
         timed = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(objectives))
         merged = not (kinds.hop_b or kinds.two_batch)  # those hide communication behind particular causes
         return self.stages(kinds, (*objectives, *self._limits(kinds)), prefill=timed, merged=merged)
+
+    @_precise
+    def sifted(self, a: Any, b: Any, good: Any, edges: Any, table: Any) -> Any:
+        """Which of some evaluated points may be on the frontier; see `under`."""
+        return sift(*(self._divided(x) for x in (a, b, good, edges, table)))
 
     def _point(self, rows: np.ndarray) -> dict[str, Any]:
         """The numbers of configurations, by table: each [rows]."""

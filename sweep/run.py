@@ -15,7 +15,7 @@ import json
 import time
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +39,7 @@ from sweep.columns import (
 from sweep.config import Study
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
-from sweep.evaluate import Engine, sift
+from sweep.evaluate import Engine
 from sweep.expr import names_in
 from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
 from sweep.measured import measured
@@ -50,6 +50,7 @@ BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which
 BLOCK_LOADS = 1 << 16
 CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
+DOUBLE = 2  # times as many in float64
 DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
 PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
 LATE = {"fits": "capacity", "in_time": "ttft_cut", "in_pace": "tpot_cut"}  # limits of points, and what breaks them
@@ -288,7 +289,7 @@ class Bar:
     def of(self, group: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Edges and table of some rows: group [context, rows], level [rows] (one beyond the last: under no bar)."""
         padded = np.pad(self.table, ((0, 0), (0, 1), (0, 0)), constant_values=-np.inf)
-        edges, table = self.edges.astype(np.float32)[group], padded[group, level]
+        edges, table = self.edges[group], padded[group, level]
         return (np.ascontiguousarray(np.moveaxis(x, 2, 0)) for x in (edges, table))  # type: ignore[return-value]
 
 
@@ -316,13 +317,14 @@ class Run:
         config_yaml: str,
         report: Callable[[Progress], None] | None = None,
         compiled: bool | None = None,
+        devices: Sequence[jax.Device] | None = None,
     ):
-        """`compiled`: whether the grid is worth compiled calls; None: if it is not small."""
+        """`compiled`: whether the grid is worth compiled calls; None: if it is not small. `devices`: None: all."""
         self.plan, self.space, self.directory = plan, plan.space, directory
         self.shard = plan.study.shard
         self.config_yaml = config_yaml
         self.report = report or (lambda progress: None)
-        self.engine = Engine(plan.space, plan.study)
+        self.engine = Engine(plan.space, plan.study, devices)
         self.small = plan.space.n_points <= PLAIN_GRID if compiled is None else not compiled
         self.filters = filters(plan.space)
         self.groups = make_groups(plan.space, plan.by)
@@ -334,11 +336,13 @@ class Run:
         self.block_rows = int(min(max(block, 16), max(plan.space.n_rows, 1)))
         self.part_rows = max(plan.study.store.part_rows // plan.space.per_row, 1)
         self.block_rows = min(self.block_rows, self.part_rows)  # a part is a whole number of blocks
+        self.block_rows += -self.block_rows % self.engine.n_devices  # a whole number of rows for each
         self.rows_per_block, self.rows_per_bar = self.block_rows, 1
         spare = self.groups.n_row * ROWS_PER_BAR  # slots that may stay empty between groups
-        if plan.rows == "frontier" and 4 * spare <= self.block_rows:
+        whole = self.block_rows - self.block_rows % (ROWS_PER_BAR * self.engine.n_devices)
+        if plan.rows == "frontier" and 4 * spare <= whole:
             self.rows_per_bar = ROWS_PER_BAR
-            self.block_rows -= self.block_rows % ROWS_PER_BAR
+            self.block_rows = whole
             self.rows_per_block = self.block_rows - spare
         self.part_rows = -(-self.part_rows // self.block_rows) * self.block_rows
         self.started = time.perf_counter()
@@ -390,7 +394,7 @@ class Run:
         front = self.front.result()
         coarse, fine = self._edges(front, DEVICE_EDGES), self._edges(front, HOST_EDGES)
         self._bar = Bar(
-            edges=coarse,
+            edges=coarse.astype(self.engine.dtype),  # those of points, which have this type
             table=self.front.staircase(self.level_values, coarse),
             fine_edges=fine,
             fine_table=self.front.staircase(self.level_values, fine),
@@ -716,14 +720,19 @@ class Run:
                     out[name][impossible] = np.nan
         out["reasons"] = reasons
         out["feasible"] = reasons == 0
-        for name, factor in zip(("band_low", "band_high"), bands(self.space, rows), strict=True):
-            out[name] = np.broadcast_to(factor.astype(np.float32)[:, None, None], shape)
+        for name, factor in self._band(rows).items():
+            out[name] = np.broadcast_to(factor[:, None, None], shape)
         longest = np.asarray(self.space.context.longest)[None, None, :]
         limit = self.space.model_max_context[self.space.indices(rows)[0]][:, None, None]
         out["extrapolation"] = out_of_range(
             out_row=at_row["extrapolation"][:, None, None], beyond=longest > limit, shape=shape
         )
         return out
+
+    def _band(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Factors of the error band: [rows]."""
+        found = zip(("band_low", "band_high"), bands(self.space, rows), strict=True)
+        return {name: factor.astype(self.engine.dtype) for name, factor in found}
 
     def point_columns(self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray) -> dict[str, np.ndarray]:
         """All columns of single points, by NumPy: done before the compiler has read the formulas."""
@@ -743,7 +752,7 @@ class Run:
         longest = np.asarray(self.space.context.longest)[i_context]
         limit = self.space.model_max_context[self.space.indices(rows)[0]]
         out["extrapolation"] = out_of_range(out_row=out["extrapolation"], beyond=longest > limit, shape=rows.shape)
-        out["band_low"], out["band_high"] = bands(self.space, rows)
+        out |= self._band(rows)
         found = {c.name: out[c.name] for c in self.columns}
         if self.engine.given.all():
             return found
@@ -773,11 +782,11 @@ class Run:
         asked = self.filters.points(rows)
         if asked is not None:
             good = good & asked
-        a, b = (whole(np.where(good, columns[o.column] * o.sign, -np.inf).astype(np.float32)) for o in self.pair)
+        a, b = (whole(np.where(good, columns[o.column] * o.sign, -np.inf).astype(self.engine.dtype)) for o in self.pair)
         padded = self._padded(rows)
         block = Block(rows=padded, group=self.groups.rows(padded), level=self._row_level(padded))
         at_level = np.searchsorted(self.level_values, block.level, side="left")
-        alive = sift(a, b, whole(good), *self._bar_of(block.group, at_level))
+        alive = self.engine.sifted(a, b, whole(good), *self._bar_of(block.group, at_level))
         self._let_in(np.asarray(alive), a, b, block)
         self._passed()
 
@@ -926,6 +935,7 @@ class Run:
             accuracy_label=self.accuracy_label,
             axes=axes,
             compression=self.plan.study.store.compression,
+            float64=self.plan.study.float64,
         )
 
     def frontier_table(self, front: Front | None = None) -> Any:
@@ -948,7 +958,7 @@ class Run:
         collected |= {"feasible": np.ones(len(ids), dtype=bool), "reasons": np.zeros(len(ids), dtype=np.int32)}
         if self.fast:  # the values that were compared
             for i, objective in enumerate(self.pair, start=1):
-                collected[objective.column] = (values[:, i] * objective.sign).astype(np.float32)
+                collected[objective.column] = (values[:, i] * objective.sign).astype(self.engine.dtype)
         return writer.table(ids, collected)
 
     def _doubts(self, table: Any) -> tuple[Any, dict[str, Any]]:
@@ -1018,6 +1028,7 @@ class Run:
             "token_policy": plan.study.accuracy.data,
             **about,
             "efficiency": plan.study.efficiency_id,
+            "float64": plan.study.float64,
             "serving": plan.study.serving.mode,
             "choices": {k: v for k, v in plan.study.choices.items() if "/" not in k},
             "provenance": store.provenance(self.space),
@@ -1058,7 +1069,7 @@ def check_disk(plan: Plan, directory: Path) -> None:
     rows = plan.points
     if rows is None:
         rows = plan.study.shard.size(plan.space.n_rows) * plan.space.per_row
-    need = rows * BYTES_PER_ROW
+    need = rows * BYTES_PER_ROW * (DOUBLE if plan.study.float64 else 1)
     free = store.free_bytes(directory)
     if need > free:
         raise BadInput(

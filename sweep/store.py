@@ -137,12 +137,22 @@ class Writer:
     """Writes tables of points with one schema and one set of metadata."""
 
     def __init__(
-        self, space: Space, *, config_yaml: str, sha256: str, accuracy_label: str, axes: bool, compression: str
+        self,
+        space: Space,
+        *,
+        config_yaml: str,
+        sha256: str,
+        accuracy_label: str,
+        axes: bool,
+        compression: str,
+        float64: bool = False,
     ):
+        """`float64`: numbers are stored as they were computed, not as float32."""
         self.space = space
         self.axes = axes
         self.compression = compression
         self.sha256 = sha256
+        self.number = np.float64 if float64 else np.float32
         self.axis_keys = [k for axis in space.axes for k in axis.columns] if axes else []
         self.metadata = {
             f"{PREFIX}schema_version": str(SCHEMA_VERSION),
@@ -204,7 +214,7 @@ class Writer:
                 index = pa.array(np.where(missing, 0, value).astype(np.int8), mask=missing)
                 arrays.append(pa.DictionaryArray.from_arrays(index, bounds))
             elif column.dtype == "float32":
-                number = value.astype(np.float32, copy=False)
+                number = value.astype(self.number, copy=False)
                 arrays.append(
                     pa.array(number, from_pandas=bool(np.isnan(number).any()))
                 )  # null only where there is none

@@ -16,6 +16,7 @@ import pytest
 
 from pipelines import bench as pipeline
 from sweep import bench, run
+from sweep.errors import BadInput
 from sweep.space import kinds
 from tests.conftest import make_study
 
@@ -58,6 +59,8 @@ def test_figures_are_positive_and_finite(measured: bench.Measured) -> None:
             assert isinstance(value, str) and value
         else:
             assert math.isfinite(value) and value > 0, key
+    assert 0 < figures["numpy_worst_rel"] < 1e-4  # two ways of computing: never the same to the last bit
+    assert 0 < figures["float64_worst_rel"] < 1e-4
     assert figures["preset"] == "ideal"
     assert figures["possible_points"] <= figures["points"]
     assert figures["first_result_s"] <= figures["cold_run_s"]
@@ -80,7 +83,73 @@ def test_numpy_gives_the_same_values() -> None:
     plan = run.plan(study)
     one = run.Run(plan, Path("unused"), config_yaml="", compiled=True)
     rows = bench.possible_rows(one)[: one.block_rows]
-    assert bench.worst_difference(one, rows, kinds(plan.space), size=1000) < 1e-4
+    for float64 in (False, True):
+        assert 0 < bench.worst_difference(one, rows, kinds(plan.space), size=1000, float64=float64) < 1e-4
+
+
+def test_numpy_is_not_compared_with_itself() -> None:
+    plan = run.plan(make_study("experiment=bench", *TINY))
+    one = run.Run(plan, Path("unused"), config_yaml="")
+    assert one.small
+    with pytest.raises(ValueError, match="NumPy"):
+        bench.worst_difference(one, np.arange(4), kinds(plan.space))
+
+
+def test_what_got_worse_is_found(measured: bench.Measured) -> None:
+    known = bench.baseline_of(measured)
+    assert all(check.passed for check in bench.compare(measured, known))
+    changes: list[tuple[dict[str, Any], set[str]]] = [
+        ({"numpy_ratio": measured.numpy_ratio / 2.1}, {"numpy_ratio"}),
+        ({"numpy_ratio": measured.numpy_ratio / 1.8}, set()),
+        ({"numpy_ratio": math.nan}, {"numpy_ratio"}),
+        ({"frontier_points_per_s": measured.frontier_points_per_s * 0.4}, {"frontier_over_kernel"}),
+        ({"parquet_rows_per_s": measured.parquet_rows_per_s * 0.4}, {"parquet_over_kernel"}),
+        ({"parquet_axes_rows_per_s": measured.parquet_axes_rows_per_s * 0.4}, {"parquet_axes_over_kernel"}),
+        ({"store_bandwidth_share": measured.store_bandwidth_share * 0.4}, {"store_bandwidth_share"}),
+        ({"kernel_objectives_points_per_s": measured.kernel_points_per_s * 0.01}, {"objectives_over_kernel"}),
+        ({"batched_ops_per_point": measured.batched_ops_per_point * 2.5}, {"batched_ops_per_point"}),
+        ({"bytes_per_row": measured.bytes_per_row * 2.5}, {"bytes_per_row"}),
+        ({"first_result_s": 1e9}, set()),  # a time of this machine, not a ratio
+    ]
+    for change, expected in changes:
+        found = bench.compare(dataclasses.replace(measured, **change), known)
+        assert {check.name for check in found if not check.passed} == expected, change
+        assert all(("WORSE" in str(check)) is (check.name in expected) for check in found)
+    with pytest.raises(BadInput, match="cores"):
+        bench.compare(dataclasses.replace(measured, cores=measured.cores + 1), known)
+    with pytest.raises(BadInput, match="lacks numpy_ratio"):
+        bench.compare(measured, {k: v for k, v in known.items() if k != "numpy_ratio"})
+
+
+def test_check_from_the_command_line(
+    measured: bench.Measured, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    now = [measured]
+    monkeypatch.setattr(bench, "measure", lambda make_plan, *, name, **_: dataclasses.replace(now[0], grid=name))
+    file = tmp_path / "baseline.json"
+    words = ["output=json", f"against={file}", *TINY]
+    assert pipeline.main([*words, "check=true"]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+    assert pipeline.main([*words, "check=update"]) == 0
+    assert set(json.loads(file.read_text())) == set(pipeline.GRIDS)
+    assert pipeline.main([*words, "check=true"]) == 0
+    captured = capsys.readouterr()
+    assert "ok" in captured.err and "WORSE" not in captured.err
+    now[0] = dataclasses.replace(measured, numpy_ratio=measured.numpy_ratio / 3)
+    assert pipeline.main([*words, "check=true"]) == 1
+    captured = capsys.readouterr()
+    assert "numpy_ratio" in next(line for line in captured.err.splitlines() if "WORSE" in line)
+    assert json.loads(captured.out)["numpy_ratio"] == now[0].numpy_ratio
+    assert pipeline.main([*words, "check=maybe"]) == 1
+    assert "update" in capsys.readouterr().err
+    assert pipeline.main([*words, "check=true", "experiment=demo"]) == 1
+    assert "nothing of demo" in capsys.readouterr().err
+
+
+def test_the_baseline_that_is_shipped_has_all_figures() -> None:
+    known = bench.read_baseline(bench.baseline_path(), pipeline.GRIDS)
+    for figures in known.values():
+        assert figures.keys() == {*bench.SAME, *bench.RATIOS, *bench.COUNTS}
 
 
 @pytest.mark.parametrize("chosen", [None, "bench_rows"])
