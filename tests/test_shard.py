@@ -219,11 +219,10 @@ def test_a_missing_slice_is_said(shards: Path, tmp_path: Path, capsys: pytest.Ca
     assert left.height and set(rows % 3) <= {0, 2}
 
 
+@pytest.mark.parametrize("whole", ["frontier"], indirect=True)
 def test_slices_have_one_report(
     shards: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if shards.name.endswith("all"):
-        return pytest.skip("one is enough")
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(report, "write_report", lambda *args, **more: asked.append({"args": args, **more}) or args[0])
     assert report.main([str(shards)]) == 0
@@ -232,9 +231,8 @@ def test_slices_have_one_report(
     assert "count: 1" in asked[0]["config_yaml"]
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_several_studies_of_slices_stay_apart(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if shards.name.endswith("frontier"):
-        return pytest.skip("one is enough")
     for i in range(2):
         words = [*GRID, "where=['workload.batch > 1']", "store.rows=all", f"shard.index={i}", "shard.count=2"]
         assert pipeline.main([*words, f"output={shards}"]) == 0
@@ -296,6 +294,7 @@ def expected(whole: Path, directory: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_killed_before_or_after_any_file_it_ends_with_the_same_files(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +318,7 @@ def test_killed_before_or_after_any_file_it_ends_with_the_same_files(
     assert killed >= len(points) - 1 >= 1
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_a_full_disk_is_one_line_and_a_rerun_goes_on(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,6 +337,7 @@ def test_a_full_disk_is_one_line_and_a_rerun_goes_on(
     assert contents(directory) == expected(whole, directory)
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_what_the_disk_has_spoiled_is_written_again(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -359,6 +360,7 @@ def test_what_the_disk_has_spoiled_is_written_again(
     assert contents(directory) == expected(whole, directory)
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_two_runs_do_not_write_into_one_directory(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
