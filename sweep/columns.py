@@ -126,7 +126,7 @@ AGGREGATED_COLUMNS: tuple[Column, ...] = (
 )
 # of pools that prefill for each other
 POOL_COLUMNS: tuple[Column, ...] = (
-    _c("prefill_req_s", "request/s", "prompts that a replica prefills back to back", "context"),
+    _c("prefill_req_per_s", "request/s", "prompts that a replica prefills back to back", "context"),
     _c("kv_transfer_s", "s", "time in which an attention group moves the cache of one prompt", "context"),
 )
 ALL_COLUMNS = (*COLUMNS, *AGGREGATED_COLUMNS, *POOL_COLUMNS)

@@ -60,7 +60,7 @@ def pools(study: Study) -> Pools:
     prefill = _pool(
         dataclasses.replace(study, grid=grid, base={**study.base, "workload": _with(study, batch=1.0)}),
         "prefill",
-        ["ttft_s:min", "prefill_req_s:max"],
+        ["ttft_s:min", "prefill_req_per_s:max"],
         "max_batch >= layout.dpa * layout.pp",
     )
     # a decode pool has no first token of its own: its limit is the prefill pool's
@@ -181,7 +181,7 @@ def paired(
     tables, axes = {}, {}
     for name, path in (("prefill", prefill), ("decode", decode)):
         table = store.scan(path, "frontier").collect()
-        for column in ("kv_transfer_s", "prefill_req_s", "layout.gpus", "layout.dpa"):
+        for column in ("kv_transfer_s", "prefill_req_per_s", "layout.gpus", "layout.dpa"):
             if column not in table.columns:
                 raise BadInput(f"{path}: no column {column}; sweep with serving=disaggregated")
         tables[name] = table

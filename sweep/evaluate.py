@@ -88,7 +88,7 @@ def precision(float64: bool) -> AbstractContextManager[Any]:
     return jax.enable_x64(True) if float64 else contextlib.nullcontext()
 
 
-PREFILL_COLUMNS = {"ttft_s", "request_s", "prefill_req_s", "kv_transfer_s"}  # need the prefill
+PREFILL_COLUMNS = {"ttft_s", "request_s", "prefill_req_per_s", "kv_transfer_s"}  # need the prefill
 
 
 @jax.tree_util.register_dataclass

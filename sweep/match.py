@@ -154,7 +154,7 @@ def match(
     (algorithm 1 keeps, for one cut of the latency, the one with the highest rate; this is that for all cuts at once).
 
     Args:
-        prefill: rows of the prefill pool, with `prefill_req_s` and `kv_transfer_s`.
+        prefill: rows of the prefill pool, with `prefill_req_per_s` and `kv_transfer_s`.
         decode: rows of the decode pool, with `kv_transfer_s`.
         gpus: that both pools may have together.
         keys: columns in which the two rows must agree.
@@ -169,7 +169,7 @@ def match(
     for p_rows, d_rows in _groups(prefill, decode, keys):
         p, d = prefill[p_rows], decode[d_rows]
         osl = output_tokens(d)
-        p_pool = _Pool.of(p, p["prefill_req_s"].cast(pl.Float64).fill_null(float("nan")).to_numpy())
+        p_pool = _Pool.of(p, p["prefill_req_per_s"].cast(pl.Float64).fill_null(float("nan")).to_numpy())
         d_pool = _Pool.of(d, _decode_rate(d, osl))
         step = max(PAIRS // max(p.height, 1), 1)
         for start in range(0, d.height, step):

@@ -129,7 +129,7 @@ def unit_of(field: str) -> str:
     """The unit that a field's name states."""
     if field.endswith("bytes_per_s"):
         return "B/s"
-    if field.endswith("flops_per_s") or field == "peak_flops":
+    if field.endswith(("flops_per_s", "req_per_s")) or field == "peak_flops":
         return "1/s"
     if field in ("attn_weight", "ffn_weight", "head_weight", "act", "kv", "out", "dispatch", "combine"):
         return "B"

@@ -55,7 +55,7 @@ class ContextCost:
     max_batch: Num
     prefill_busy_s: Num  # of a stage per prompt and attention group
     prefill_chunks: Num
-    prefill_req_s: Num
+    prefill_req_per_s: Num
     kv_transfer_s: Num
 
 
@@ -140,7 +140,7 @@ def context_cost(row: Row, weights: Num, context: Context, kinds: Kinds, *, pref
         max_batch=most,
         prefill_busy_s=first.busy_s,
         prefill_chunks=first.chunks,
-        prefill_req_s=row.layout.dpa / first.busy_s if prefill else nothing,
+        prefill_req_per_s=row.layout.dpa / first.busy_s if prefill else nothing,
         kv_transfer_s=kv_transfer_s(row.model, row.machine, row.layout, context.prompt) if prefill else nothing,
     )
 

@@ -236,12 +236,33 @@ def test_values_survive_yaml(value: Any) -> None:
     assert back["x"] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value)
 
 
+RATES, STARTS = ("math", "read", "input", "write", "share", "scaleout_share"), ("t0_s", "t0_rank_s")
+
+
 def test_the_shipped_files_belong_together() -> None:
-    """Every fitted constant in the YAML is the one in the table beside it."""
+    """Every fitted constant in the YAML is the one in the table beside it, times what serving points say of its group.
+
+    End-to-end points scale a group of kernels as a whole: all its rates by one factor, its start by the inverse (that
+    of dispatch by a factor of its own). What they do not scale is the same in both files.
+    """
     table = pl.read_csv(conf_dir() / "efficiency" / "measured.csv")
     assert table.height > 50
+    factors: dict[str, dict[str, float]] = {}
     for name, value in table.filter(pl.col("kind").is_in(operators.GROUPS)).select("name", "value").iter_rows():
-        assert operators._at(SHIPPED, tuple(name.split("."))) == value, name
+        shipped = operators._at(SHIPPED, tuple(name.split(".")))
+        group, _, constant = name.rpartition(".")
+        if not name.startswith("generations") and constant in (*RATES, *STARTS):
+            factors.setdefault(group, {})[constant] = shipped / value
+        else:
+            assert shipped == value, name
+    for group, found in factors.items():
+        rates = [f for constant, f in found.items() if constant in RATES]
+        starts = [f for constant, f in found.items() if constant in STARTS]
+        assert rates == pytest.approx([rates[0]] * len(rates), rel=3e-3), group  # both files round to three digits
+        assert starts == pytest.approx(starts[:1] * len(starts), rel=6e-3), group
+        if group.startswith("kernels") and rates and starts:
+            assert starts[0] == pytest.approx(1 / rates[0], rel=6e-3), group
+        assert 0.85 < rates[0] < 1.15, group  # serving points correct kernels, they do not replace them
 
 
 def test_targets_on_held_out_rows() -> None:
