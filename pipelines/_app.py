@@ -328,6 +328,7 @@ class OneOf:
             self.task(job)
         except (BadInput, OSError) as error:
             print(f"job {hydra.job.num} ({' '.join(said(overrides))}): {error}", file=sys.stderr)
+            error.said_in = os.getpid()  # type: ignore[union-attr]
             raise
 
 
@@ -352,7 +353,9 @@ def _multirun(task: Task, name: str, line: CommandLine) -> int:
         sys.argv += ["--config-dir", str(line.config_dirs[0])]
     try:
         hydra_main(version_base="1.3", config_path=str(conf_dir()), config_name="sweep")(one)()
-    except (BadInput, OSError):  # said by the job itself
+    except (BadInput, OSError) as error:
+        if getattr(error, "said_in", None) != os.getpid():  # on another machine, or into another job's log
+            print(error, file=sys.stderr)
         return 1
     except (HydraException, OmegaConfBaseException) as error:
         raise as_bad_input(error) from None

@@ -199,7 +199,7 @@ class Stored:
         count = (store.shard_of(self.shards[0].path) or {})["count"]
         listed = ",".join(map(str, self.missing[:20])) + (",..." if len(self.missing) > 20 else "")
         return (
-            f"{self.path}: {len(self.missing)} of {count} shards are missing or have not finished; "
+            f"{remote.address(self.path)}: {len(self.missing)} of {count} shards are missing or have not finished; "
             f"run them: shard.index={listed} shard.count={count}"
         )
 

@@ -115,6 +115,14 @@ def copy(fs: Any, root: str, url: str, local: Path, found: dict[str, int]) -> No
         (directory / PARTS).write_text(json.dumps(sorted(addresses)))
 
 
+def address(path: Path) -> str:
+    """A path as a person knows it: of a mirror, the address that it mirrors."""
+    for url, local in _mirrors.items():
+        if path.resolve().is_relative_to(local.resolve()):
+            return f"{url}/{path.resolve().relative_to(local.resolve()).as_posix()}".removesuffix("/.")
+    return str(path)
+
+
 def parts(points: Path) -> list[str] | None:
     """Addresses of the parts that a mirrored `points/` stands for; `None` for a directory that has its own."""
     file = points / PARTS

@@ -651,7 +651,7 @@ class Run:
         if not path.is_file():
             return None
         try:
-            with np.load(path) as saved:
+            with path.open("rb") as file, np.load(file) as saved:  # else a broken one would stay open
                 about = json.loads(saved["about"].tobytes().decode())
                 if about["sha256"] != self.plan.sha256:
                     return None

@@ -73,6 +73,14 @@ def test_slopes_of_rates_are_those_of_finite_differences(
         )
 
 
+def chains(constants: dict[str, Any], factor: float) -> dict[str, Any]:
+    """Kernel constants with every `chain_s` times a factor."""
+    return {
+        k: chains(v, factor) if isinstance(v, dict) else v * factor if k == "chain_s" else v
+        for k, v in constants.items()
+    }
+
+
 @pytest.mark.parametrize(
     ("key", "changes"),
     [
@@ -93,6 +101,8 @@ def test_slopes_of_latencies_are_those_of_finite_differences(
             for name, values in own["generations"].items()
         }
         held = {k: v * factor if k in changes else v for k, v in own.items()}
+        if "floor" in changes:  # with it goes what one processor walks in order
+            held["kernels"] = chains(own["kernels"], factor)
         return explain(dataclasses.replace(study, efficiency={**held, "generations": generations})).columns
 
     h = 1e-5

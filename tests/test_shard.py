@@ -91,10 +91,10 @@ def test_slices_are_disjoint_balanced_and_complete(n: int, count: int, size: int
 def test_points_of_a_plan_are_those_of_the_slice() -> None:
     words = [w for w in GRID if "part_rows" not in w] + ["where=['layout.gpus <= 2', 'workload.batch > 1']"]
     total = run.plan(make_study(*words)).points
-    plans = [run.plan(make_study(*words, f"shard.index={i}", "shard.count=5")) for i in range(5)]
+    plans = [run.plan(make_study(*words, f"shard.index={i}", "shard.count=3")) for i in range(3)]
     counted = [p.points for p in plans]
     assert total is not None and sum(c for c in counted if c is not None) == total
-    assert len({p.sha256 for p in plans}) == 5 and len({p.study_sha256 for p in plans}) == 1
+    assert len({p.sha256 for p in plans}) == 3 and len({p.study_sha256 for p in plans}) == 1
 
 
 def test_the_whole_grid_is_the_same_study_whether_it_says_so_or_not() -> None:
@@ -159,6 +159,35 @@ def test_three_slices_are_the_whole(
     assert sum(m["points"] for m in own) == manifest["points"]
 
 
+def test_slices_of_the_compiled_loops_and_of_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("BLOCK_LOADS", 80), ("CHUNK_ROWS", 40), ("SAVE_EVERY_S", 0.0)):
+        monkeypatch.setattr(run, name, value)  # several chunks of several blocks
+
+    def result(name: str, *words: str) -> pl.DataFrame:
+        planned = run.plan(make_study(*GRID, "store.rows=frontier", *words))
+        one = run.Run(planned, tmp_path / name, config_yaml="", compiled=True)
+        assert one.fast
+        return one.execute().frontier
+
+    whole = result("whole")
+    for i in range(3):
+        result(f"slices/{i}", f"shard.index={i}", "shard.count=3")
+    for name in ("whole", "slices"):
+        assert frontier.main([str(tmp_path / name), "--out", str(tmp_path / f"front_{name}")]) == 0
+    a, b = (pl.read_parquet(tmp_path / f"front_{name}" / "frontier.parquet") for name in ("whole", "slices"))
+    assert a.height == whole.height > 20 and a.equals(b)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing(6, os.replace, Killed))
+        with pytest.raises(Killed):
+            result("killed")
+    assert (tmp_path / "killed" / "state.npz").is_file()
+    assert result("killed").equals(whole)
+    (tmp_path / "spoiled").mkdir()
+    (tmp_path / "spoiled" / "state.npz").write_bytes(b"PK\x03\x04 cut short")
+    assert result("spoiled").equals(whole)
+
+
 def test_points_and_frontier_of_slices_are_one_table(
     whole: Path, shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,11 +219,10 @@ def test_a_missing_slice_is_said(shards: Path, tmp_path: Path, capsys: pytest.Ca
     assert left.height and set(rows % 3) <= {0, 2}
 
 
+@pytest.mark.parametrize("whole", ["frontier"], indirect=True)
 def test_slices_have_one_report(
     shards: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if shards.name.endswith("all"):
-        return pytest.skip("one is enough")
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(report, "write_report", lambda *args, **more: asked.append({"args": args, **more}) or args[0])
     assert report.main([str(shards)]) == 0
@@ -203,9 +231,8 @@ def test_slices_have_one_report(
     assert "count: 1" in asked[0]["config_yaml"]
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_several_studies_of_slices_stay_apart(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if shards.name.endswith("frontier"):
-        return pytest.skip("one is enough")
     for i in range(2):
         words = [*GRID, "where=['workload.batch > 1']", "store.rows=all", f"shard.index={i}", "shard.count=2"]
         assert pipeline.main([*words, f"output={shards}"]) == 0
@@ -267,11 +294,11 @@ def expected(whole: Path, directory: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_killed_before_or_after_any_file_it_ends_with_the_same_files(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "SAVE_EVERY_S", 0.0)  # the frontier so far after every block
-    files = len(contents(whole)) + (3 if whole.name.endswith("frontier") else 0)
+    files = len(contents(whole))
     real = os.replace
     killed = 0
     points = range(2, files + 1, 4)  # every one of them passes; these take the time of three
@@ -291,6 +318,7 @@ def test_killed_before_or_after_any_file_it_ends_with_the_same_files(
     assert killed >= len(points) - 1 >= 1
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_a_full_disk_is_one_line_and_a_rerun_goes_on(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,6 +337,7 @@ def test_a_full_disk_is_one_line_and_a_rerun_goes_on(
     assert contents(directory) == expected(whole, directory)
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_what_the_disk_has_spoiled_is_written_again(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,6 +360,7 @@ def test_what_the_disk_has_spoiled_is_written_again(
     assert contents(directory) == expected(whole, directory)
 
 
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
 def test_two_runs_do_not_write_into_one_directory(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -408,6 +438,10 @@ def test_slices_in_an_object_store(
     capsys.readouterr()
     assert pipeline.main([*words, "shard.index=0"]) == 0
     assert "complete already: s3://bucket/study/shard-0-of-2" in capsys.readouterr().err
+    fs.rm_file(f"{root}/{next(p for p in after if '1-of-2' in p and p.endswith('manifest.json'))[len(root) + 1 :]}")
+    monkeypatch.setattr(remote, "_mirrors", {})
+    assert frontier.main([f"{bucket}/study", "--out", "never"]) == 1
+    assert capsys.readouterr().err.startswith("s3://bucket/study: 1 of 2 shards are missing or have not finished")
     other = [w for w in words if "efficiency" not in w and "output" not in w]
     (place,) = [p for p in remote.mirror(f"{bucket}/study").iterdir() if "0-of-2" in p.name]
     assert pipeline.main([*other, "shard.index=0", f"resume={bucket}/study/{place.name}"]) == 1

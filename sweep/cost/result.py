@@ -170,7 +170,7 @@ def point_cost(
     token = token_time(row, load, batch, context.decode, kinds)
     parts, step_s = token.parts, token.step_s
     tpot_s = parts.total_s
-    ttft, prefill_s, concurrency = at_context.ttft_s, tpot_s * 0.0, batch + tpot_s * 0.0
+    ttft, prefill_s, concurrency = at_context.ttft_s, tpot_s * 0.0, batch * 1.0
     if kinds.aggregated:
         beside = {"batch": batch, "osl": context.generated, "groups": layout.dpa, "phi": context.mixed}
         prefill_s = mixed_tpot_s(0.0, at_context.prefill_busy_s, **beside)
