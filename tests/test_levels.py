@@ -21,9 +21,10 @@ def example(a: Any, b: Any, c: Any) -> list[Any]:
     return [big, shared - 1.0, big + 0.0]
 
 
-@given(st.lists(st.floats(0.0, 4.0, width=32), min_size=3, max_size=3))
+@given(st.lists(st.floats(0.0, 4.0, width=32, allow_subnormal=False), min_size=3, max_size=3))
 @settings(max_examples=20, deadline=None)
 def test_recorded_operations_give_the_functions_values(values: list[float]) -> None:
+    """Subnormal inputs apart, which compiled code takes for 0."""
     numbers = [np.float32(v) for v in values]
     program, _ = levels.trace(example, *(jnp.float32(0),) * 3)
     expected = [float(x) for x in example(*(jnp.float32(v) for v in numbers))]
