@@ -37,6 +37,12 @@ def test_a_band_that_reaches_over_the_rule_is_said() -> None:
     assert banded(2.0, 0.1)["low"] * banded(2.0, 0.1)["high"] == pytest.approx(4.0)
 
 
+def test_numbers_of_predicted_times_carry_a_band() -> None:
+    finding = Finding(numbers={"measured.x": Number(value=2.0, doc=""), "ideal.x": Number(value=2.0, doc="")})
+    finding.widen(0.1, "measured.*")
+    assert (finding.numbers["ideal.x"].low, finding.numbers["measured.x"].low) == (None, banded(2.0, 0.1)["low"])
+
+
 def test_a_rule_over_a_number_that_nobody_measured_is_refused() -> None:
     with pytest.raises(BadInput, match="no number a"):
         decide(RULE, {"b": Number(value=1.0, doc="")})

@@ -143,4 +143,5 @@ def measure(lab: Lab) -> Finding:
          grid(["model", "loss", "proxy score [%]", "format", "tok/s/GPU", "family", "shape", "format", "loss", "tok/s/GPU", "ratio"],
               real_rows, left=[True, False, False, True, False, True, True, True, False, False, False]))
     )  # fmt: skip
+    finding.widen(lab.sigma(2, "hardware=gb300_nvl72"), "measured.*")
     return finding

@@ -32,6 +32,8 @@ def measure(lab: Lab) -> Finding:
     found = answer(lab.study())
     shares(finding, found)
     tiers(finding, found)
+    finding.widen(lab.sigma(1, "hardware=gb300_nvl72"), "low.share_*", "high.share_*")
+    finding.widen(lab.sigma(2, "hardware=gb300_nvl72"), "tiers.*", "sram.*")
     return finding
 
 

@@ -137,4 +137,5 @@ def measure(lab: Lab) -> Finding:
         "Helix points may hide their exchange request by request (HOP-B); Medha's and plain ones have none to hide. "
         f"{integer(points.height)} feasible points."
     )
+    finding.widen(lab.sigma(2), "measured.*.speed_*", "measured.*.users_*", "measured.*.most_*")
     return finding

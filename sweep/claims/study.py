@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +24,11 @@ from sweep.config import Record, Study, check_value
 from sweep.errors import BadInput, closest
 from sweep.explain import Explanation, explain
 from sweep.expr import evaluate, names_in
+from sweep.machine import band_of
 
 VERDICTS = ("holds", "holds within limits", "does not hold in general")
 PRESETS = ("ideal", "measured")
+Z80 = 1.2816  # standard deviations to each side that hold 80 % of a normal distribution
 CLAIM_KEYS = ("number", "statement", "source", "module", "holds", "limits", "answer")
 
 
@@ -82,6 +85,13 @@ class Finding:
         """One more number; keys are those of the claim's rule."""
         self.numbers[key] = Number(value=float(value), doc=doc, unit=unit, **more)
 
+    def widen(self, sigma: float, *patterns: str) -> None:
+        """Give the numbers whose keys match the 80 % band of a logarithm with a standard deviation of `sigma`."""
+        for key, number in self.numbers.items():
+            if any(fnmatch.fnmatch(key, pattern) for pattern in patterns) and math.isfinite(number.value):
+                edges = banded(number.value, sigma)
+                self.numbers[key] = dataclasses.replace(number, low=edges["low"], high=edges["high"])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -118,7 +128,7 @@ def decide(claim: Claim, numbers: Mapping[str, Number]) -> Verdict:
 
 def banded(value: float, sigma: float) -> dict[str, float]:
     """Edges of the 80 % band of a number whose logarithm has a standard deviation of `sigma`."""
-    reach = math.exp(1.2816 * sigma)
+    reach = math.exp(Z80 * sigma)
     return {"low": value / reach, "high": value * reach}
 
 
@@ -170,6 +180,17 @@ class Lab:
     def columns(self, *overrides: str) -> dict[str, Any]:
         """The columns of one point."""
         return self.point(*overrides).columns
+
+    def sigma(self, points: int, *overrides: str) -> float:
+        """Standard deviation of the logarithm of a number made of so many predicted times, under `measured`.
+
+        From the error band of a single time on the machine of the study. Errors count as independent, although those of
+        points that are alike cancel in part: a ratio's band is wider than it need be.
+        """
+        study = self.study("efficiency=measured", *overrides)
+        about = study.base["hardware"].about
+        low, high = band_of(study.efficiency, about.get("generation"), about.get("vendor")).plain
+        return math.log(high / low) / 2 / Z80 * math.sqrt(points)
 
     def sweep(self, name: str, *overrides: str) -> pl.LazyFrame:
         """The study's sweep, all feasible points, axis columns included; kept under the study's directory."""
