@@ -463,7 +463,8 @@ def test_an_address_that_nothing_opens_is_one_line(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
 def test_slices_run_as_jobs(launcher: str, tmp_path: Path) -> None:
     plugin = {"joblib": "hydra_joblib_launcher", "submitit_local": "hydra_submitit_launcher"}
-    if find_spec(f"hydra_plugins.{plugin.get(launcher, 'hydra_ray_launcher')}") is None:
+    # without any launcher not even the package of plugins is there
+    if not find_spec("hydra_plugins") or not find_spec(f"hydra_plugins.{plugin.get(launcher, 'hydra_ray_launcher')}"):
         pytest.skip(f"hydra/launcher={launcher} is not installed: pip install '.[launchers]', or '.[ray]'")
     words = [
         "grid=none",
