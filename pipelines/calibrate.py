@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines._app import Job, run
+from sweep import store
 from sweep.errors import BadInput, closest
 
 FITS = ("all", "kernels", "generations", "serving")
@@ -82,7 +83,7 @@ def task(job: Job) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for file, content in written:
-            preset.write(out / file, content)
+            store.write_atomic(out / file, content)
     except OSError as error:
         raise BadInput(f"out={out}: {error.strerror or error}") from None
     print("written: " + ", ".join(str(out / file) for file, _ in written))

@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines._app import Job, run
+from sweep import store
 from sweep.errors import BadInput
 
 OUTPUTS = ("text", "json")
@@ -52,13 +52,15 @@ def task(job: Job) -> int:
     found = find(results)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        _write(out / "predictions.csv", results.frame().write_csv())
+        store.write_atomic(out / "predictions.csv", results.frame().write_csv())
         drawn = charts(results, found)
         for name, chart in drawn.items():
             save(chart, out / name)
         names = [f"{name}.svg" for name in drawn]
         preset = job.study.efficiency_id
-        _write(out / "validation.md", page(results, found, source=Path(data).name, preset=preset, charts=names))
+        store.write_atomic(
+            out / "validation.md", page(results, found, source=Path(data).name, preset=preset, charts=names)
+        )
     except OSError as error:
         raise BadInput(f"out={out}: {error.strerror or error}") from None
     top = headline(results, found)
@@ -67,15 +69,6 @@ def task(job: Job) -> int:
     else:
         _say(top, out)
     return 0
-
-
-def _write(path: Path, content: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(content, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _plain(value: Any) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # no test reads what another run compiled
 
+import jax
 import numpy as np
 import pytest
 
@@ -32,6 +34,14 @@ def library() -> Library:
 @pytest.fixture(scope="session")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.fixture(scope="module")
+def quick_compiles() -> Iterator[None]:
+    """Rounding hardly depends on how hard the compiler works, its time does."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def close(a: Any, b: Any, rel: float = 1e-6) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -29,12 +28,7 @@ PARTS = ("math_s", "weight_read_s", "kv_read_s", "activation_s", "comm_s", "late
 WORST = 2e-6  # of any column; measured: 3.7e-7 (mbu), 2.5e-7 of tok_s_gpu and tpot_s
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compiles() -> Iterator[None]:
-    """Rounding hardly depends on how hard the compiler works, its time does."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def made(where: Path, float64: bool, *, compiled: bool | None) -> run.Run:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -40,11 +38,7 @@ file: totals.py
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compiles() -> Iterator[None]:
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 @pytest.fixture(scope="module")

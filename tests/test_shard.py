@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import polars as pl
 import pytest
@@ -45,12 +44,7 @@ GRID = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compiles() -> Iterator[None]:
-    """These tests follow points through files: the compiler need not work hard on them."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 @pytest.fixture(scope="module", params=["all", "frontier"])

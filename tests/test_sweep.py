@@ -8,10 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
@@ -37,12 +35,7 @@ GRID = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compiles() -> Iterator[None]:
-    """These tests follow points through files: the compiler need not work hard on them."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def brute_force(frame: pl.DataFrame, objectives: list[str], by: list[str]) -> set[int]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -110,13 +108,3 @@ def errors(scores: Sequence[Score]) -> pl.DataFrame:
     """Errors on rows that were not fitted."""
     frame = pl.DataFrame([dataclasses.asdict(s) for s in scores])
     return frame.with_columns(pl.col(pl.Float64).round(4))
-
-
-def write(path: Path, content: str) -> None:
-    """A file under its final name only once it is whole."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(content, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import polars as pl
 
+from sweep.accuracy import TIE_MOE_NATS
 from sweep.claims.charts import lines
 from sweep.claims.study import PRESETS, Finding, Lab
 from sweep.report.markdown import grid, integer, number, percent
 
 SPEED = 50.0
-TIE = 0.03  # nats between dense and MoE, see the accuracy proxy
 MACHINES = {"h100_sxm_80gb": "H100", "gb300_nvl72": "GB300", "rubin_vr200_nvl72_ex_nvl144": "Rubin (announced)"}
 FAMILIES = ("dense", "MoE", "LatentMoE")
 SHAPE = ("model.n_layers", "model.d_model", "model.n_experts", "model.top_k", "model.d_expert", "model.n_kv_heads")
@@ -133,7 +133,7 @@ def measure(lab: Lab) -> Finding:
     )  # fmt: skip
     finding.tables.append(
         (f"The best shape per family at three losses (`measured`, {SPEED:g} tok/s/user or more, 8k context). Families within "
-         f"{TIE:g} nats of one another are a tie of the accuracy proxy.",
+         f"{TIE_MOE_NATS:g} nats of one another are a tie of the accuracy proxy.",
          grid(["machine", "loss", "family", "shape", "format", "parameters [B]", "active [B]", "GPUs", "batch", "tok/s/GPU"],
               rows, left=[True, False, True, True, True] + [False] * 5))
     )  # fmt: skip

@@ -7,6 +7,7 @@ import polars as pl
 from sweep.claims.charts import lines
 from sweep.claims.study import PRESETS, Finding, Lab
 from sweep.report.markdown import grid, integer, number, tokens
+from sweep.report.selection import envelope
 
 MODELS = {"deepseek_r1": "DeepSeek-R1", "llama_3_1_405b": "Llama-3.1-405B"}
 PUBLISHED = {"deepseek_r1": (1.5, 32.0), "llama_3_1_405b": (1.13, 4.0)}  # interactivity, users at a latency budget
@@ -20,10 +21,8 @@ CLASSES = {
 
 
 def frontier(points: pl.DataFrame) -> pl.DataFrame:
-    """The upper-right envelope in (tok_s_user, tok_s_gpu), fastest first."""
-    ordered = points.sort(["tok_s_user", "tok_s_gpu"], descending=True)
-    best = pl.col("tok_s_gpu").cum_max()
-    return ordered.filter(pl.col("tok_s_gpu") >= best).unique("tok_s_gpu", keep="first", maintain_order=True)
+    """The upper-right envelope in (tok_s_user, tok_s_gpu)."""
+    return envelope(points, "tok_s_user", "tok_s_gpu")
 
 
 def throughput_at(front: pl.DataFrame, speed: float) -> float:

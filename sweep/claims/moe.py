@@ -9,7 +9,7 @@ import polars as pl
 
 from sweep.claims.charts import stacked
 from sweep.claims.study import PRESETS, Finding, Lab
-from sweep.explain import Explanation
+from sweep.explain import Explanation, explain
 from sweep.report.markdown import grid, integer, number, percent
 
 BASE = "hardware=gb300_nvl72 precision=nvfp4 workload.context=8192"
@@ -23,7 +23,7 @@ def shares(lab: Lab, words: str) -> tuple[dict[str, float], Explanation]:
     e = lab.point(words)
     even = lab.study(words)
     even = dataclasses.replace(even, efficiency={**even.efficiency, "imbalance": 0.0, "imbalance_off": 0.0})
-    balanced = lab.of(even)
+    balanced = explain(even)
     total, without = float(e.columns["tpot_s"]), float(balanced.columns["tpot_s"])
     found = dict.fromkeys(KINDS, 0.0)
     rate = float(balanced._point.row.machine.experts.read_bytes_per_s)

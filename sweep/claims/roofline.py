@@ -25,7 +25,6 @@ MACHINES = {
     "gb300_nvl72": ("fp8", "nvfp4"),
 }
 LONGEST, LARGEST = 1 << 17, 1 << 13
-CLASSES = {"math": "compute", "memory": "memory", "comm": "network", "latency": "latency", "floor": "latency"}
 
 
 def shares(rows: Iterable[dict[str, Any]], phase: str) -> dict[str, float]:

@@ -173,10 +173,6 @@ class Lab:
         """One point, op by op. `BadInput` where the layout is impossible."""
         return explain(self.study(*overrides))
 
-    def of(self, study: Study) -> Explanation:
-        """The point of a study that was changed beyond what overrides can say."""
-        return explain(study)
-
     def columns(self, *overrides: str) -> dict[str, Any]:
         """The columns of one point."""
         return self.point(*overrides).columns

@@ -14,7 +14,6 @@ from sweep.report.markdown import grid, integer, number, percent
 EP = (4, 8, 16, 32, 64, 72)
 CASES = ((1536, 0), (1536, 1), (8192, 0), (8192, 1))  # context, drafted tokens
 SPEEDS = (20.0, 50.0, 70.0, 100.0)
-PUBLISHED = 1.8
 MOST = 2048  # requests per GPU
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import numpy as np
 import polars as pl
 import pytest
@@ -42,11 +40,7 @@ GRID = [
 POOLS = ["serving=disaggregated", "serving.prefill={layout: {gpus: [1, 2, 4, 8], pp: [1, 2, 4]}}"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compiles() -> Iterator[None]:
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 @pytest.fixture(scope="module")
