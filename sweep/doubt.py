@@ -232,7 +232,8 @@ def epsilon(value: Any, key: str) -> tuple[float, float] | None:
 def _again(run: Run) -> Run:
     """A run like this one that keeps what it finds to itself."""
     other = copy.copy(run)
-    other.counts, other.report, other._bar = type(run.counts)(), lambda progress: None, None
+    other.counts, other.report = type(run.counts)(), lambda progress: None
+    other.bar = copy.copy(run.bar)
     return other
 
 
@@ -265,13 +266,13 @@ def _worth(other: Run, chunk: np.ndarray) -> np.ndarray:
 def _pass(other: Run, keep: Mask) -> int:
     """Offer the points of kept rows to a run's frontier, by the device filter; returns how many were evaluated."""
     evaluated = 0
+    other.bar.refresh(other.front, other.level_values)
     for chunk in _rows_of(other, keep):
         rows = _worth(other, chunk)
-        rows = np.random.default_rng(len(rows)).permutation(rows)
+        evaluated += len(rows) * other.space.per_row
         pending: deque[Any] = deque()
-        for block in other._blocks(rows):
-            pending.append(other._dispatch(block))
-            evaluated += len(block) * other.space.per_row
+        for slots in other.blocks_of(rows, len(rows)):
+            pending.append(other._dispatch(slots))
             if len(pending) >= 3:
                 other._consume(pending.popleft())
         while pending:
@@ -440,7 +441,6 @@ def ties(run: Run) -> Front | None:
         other.front, other.accuracy_level = base, level
         other.level_values = _padded_levels(level, len(run.level_values))
         other.slack = max(eps)
-        other._refresh_bar()
         other._offer = tied.add  # type: ignore[method-assign]
         _pass(other, everything)
     else:

@@ -30,7 +30,6 @@ from sweep import accuracy, levels
 from sweep.config import Study, as_record
 from sweep.cost.arith import namespace
 from sweep.cost.memory import count_params
-from sweep.cost.ops import Parts
 from sweep.cost.result import (
     ContextCost,
     PointCost,
@@ -41,13 +40,14 @@ from sweep.cost.result import (
     point_cost,
     row_cost,
 )
-from sweep.cost.step import Load, LoadStep, Row
+from sweep.cost.step import Row
 from sweep.imbalance import Unbalanced, unbalanced
 from sweep.largest import largest_batch
 from sweep.machine import Machine
 from sweep.measured import measured
 from sweep.point import Context, Kinds, Layout, Model
 from sweep.space import Space, machine_arrays
+from sweep.trade import Trade
 
 
 @functools.cache
@@ -207,24 +207,10 @@ def precision_of(space: Space) -> list[int]:
     return [(i // (len(space.machines) // (len(space.hardware) * n))) % n for i in range(len(space.machines))]
 
 
-def _sums(step: LoadStep) -> LoadStep:
-    """A step with its causes merged: what the rates need, and a sixth of the sums."""
-
-    def merged(parts: Parts) -> Parts:
-        return Parts(latency_s=parts.total_s)
-
-    return LoadStep(
-        layers=merged(step.layers),
-        comm=merged(step.comm),
-        exchange=merged(step.exchange),
-        head=merged(step.head),
-        hop=merged(step.hop),
-    )
-
-
 # --- one point, taken apart --------------------------------------------------------------------------------------
 
 LIMITS = ("fits", "in_time", "in_pace")  # 1 where a point keeps them
+TIME = "time"  # what both objectives hang on, where they do: see `Trade`
 TABLES = ("model", "machine", "layout", "accuracy", "excess")  # what decides a row; then batch and context
 Leaf = tuple[str, str]  # table, and the column's path in it
 AtRow = tuple[dict[str, Any], list[Any]]  # what is looked up, by tables: [terms, rows]; what is made of it
@@ -252,7 +238,7 @@ class Inputs:
 
 @functools.cache
 def _program(
-    tree: Any, leaves: tuple[Leaf, ...], dtype: Any, kinds: Kinds, prefill: bool, merged: bool, columns: tuple[str, ...]
+    tree: Any, leaves: tuple[Leaf, ...], dtype: Any, kinds: Kinds, prefill: bool, columns: tuple[str, ...]
 ) -> levels.Program:
     """The operations that lead from the numbers of a point to some columns."""
     names = list(dict.fromkeys(columns))
@@ -267,15 +253,15 @@ def _program(
             wanted |= {f.name: getattr(at_context, f.name) for f in dataclasses.fields(ContextCost)}
         if not set(names) <= set(wanted):
             load = load_cost(row, batch, kinds)
-            if merged:
-                load = Load(step=_sums(load.step), plain=_sums(load.plain))
             cost = point_cost(row, at_row, load, at_context, batch, context, kinds)
             wanted |= {f.name: getattr(cost, f.name) for f in dataclasses.fields(PointCost)}
         return [wanted[name] for name in names]
 
     example = jax.tree.unflatten(tree, [jnp.zeros((), dtype=dtype)] * len(leaves))
     program, _ = levels.trace(point, example)
-    return program
+    inputs = _inputs(leaves, tree)
+    batch, context = inputs.mask("batch"), inputs.mask("context")
+    return levels.regroup(program, [lambda mask: not mask & context, lambda mask: not mask & batch])
 
 
 def _row(point: dict[str, Any]) -> Row:
@@ -338,7 +324,8 @@ class Stages:
         self.of_points: dict[str, levels.Atom] = {
             n: a
             for n, a in self.of_output.items()
-            if n in LIMITS or (n in POINT_COLUMNS and isinstance(a, int) and self.level(a) not in ("R", "RB", "RC"))
+            if n in (*LIMITS, TIME)
+            or (n in POINT_COLUMNS and isinstance(a, int) and self.level(a) not in ("R", "RB", "RC"))
         }
         self.rows = self.jit(self._rows)
         self.group_loads = [self.jit(functools.partial(self._group, i)) for i in range(len(factored.groups))]
@@ -500,50 +487,59 @@ def under(a: Any, b: Any, edges: Any, table: Any) -> Any:
     return beaten.reshape(a.shape)
 
 
-def _tally(asked: Any, good: Any, broken: dict[str, Any]) -> dict[str, Any]:
-    """Counts of points: asked and feasible ones in one pass, fifteen bits each while batches are summed."""
-    count = functools.partial(jnp.sum, dtype=jnp.int32)
-    total = {name: count(asked & which) for name, which in broken.items()}
-    total |= {"asked": jnp.int32(0), "feasible": jnp.int32(0)}
-    for start in range(0, asked.shape[0], (1 << 15) - 1):
-        some = slice(start, start + (1 << 15) - 1)
-        packed = count(asked[some].astype(jnp.int32) + (good[some].astype(jnp.int32) << 15), axis=0)
-        total["asked"] += count(packed & ((1 << 15) - 1))
-        total["feasible"] += count(packed >> 15)
-    return total
+def _points_of(stages: Stages, at: Sequence[Any]) -> dict[str, Any]:
+    """Points of a block, with all that leads to them where nothing is shared by contexts: no level is worth storing."""
+    at_row, at_load, at_context, batch, context = at
+    if len(context[0]) == 1:
+        at_load = stages._loads(at_row, at_load, batch)
+        at_context = stages._contexts(at_row, context)
+    return stages._points(at_row, at_load, at_context, batch, context)
+
+
+def _counted(keep: Any, good: Any, kept: dict[str, Any], tallied: bool) -> dict[str, Any]:
+    """Feasible points of each row, and those that break each limit if asked for."""
+    count = functools.partial(jnp.sum, axis=(0, 1), dtype=jnp.int32)
+    broken = {name: count(keep & ~holds) for name, holds in kept.items()} if tallied else {}
+    return {"feasible": count(good), **broken}
 
 
 def _filter(
     stages: Stages,
     objectives: tuple[str, str],
     signs: tuple[float, float],
+    tallied: bool,
     at: Sequence[Any],
     keep: Any,
-    edges: Any,
-    table: Any,
+    bar: Sequence[Any],
 ) -> dict[str, Any]:
-    """Two objectives of every point, which points may be on the frontier, and counts by reason; see `under`."""
-    at_row, at_load, at_context, batch, context = at
-    if len(context[0]) == 1:  # nothing is shared by contexts: no level is worth storing
-        at_load = stages._loads(at_row, at_load, batch)
-        at_context = stages._contexts(at_row, context)
-    out = stages._points(at_row, at_load, at_context, batch, context)
+    """Two objectives of every point, which points may be on the frontier, and counts: see `Engine.filtered`."""
+    out = _points_of(stages, at)
     kept = {name: out[name] > 0 for name in LIMITS if name in out}
-    asked = keep & jnp.ones_like(kept["fits"])
-    good = functools.reduce(jnp.logical_and, kept.values(), asked)
+    good = functools.reduce(jnp.logical_and, kept.values(), keep & jnp.ones_like(kept["fits"]))
+    if TIME in out:
+        (longest,) = bar
+        time = out[TIME]
+        shape = (*time.shape[:2], longest.shape[2], -1)
+        alive = good & (time.reshape(shape) <= longest[:, :, :, None]).reshape(time.shape)
+        return {TIME: time, "alive": alive, **_counted(keep, good, kept, tallied)}
     a, b = (jnp.where(good, out[name] * sign, -jnp.inf) for name, sign in zip(objectives, signs, strict=True))
-    return {
-        "a": a,
-        "b": b,
-        "alive": good & ~under(a, b, edges, table),
-        **_tally(asked, good, {n: ~k for n, k in kept.items()}),
-    }
+    return {"a": a, "b": b, "alive": good & ~under(a, b, *bar), **_counted(keep, good, kept, tallied)}
 
 
-@jax.jit
-def sift(a: Any, b: Any, good: Any, edges: Any, table: Any) -> Any:
-    """Which of some evaluated points may be on the frontier; see `under`."""
-    return good & ~under(a, b, edges, table)
+def _collect(alive: Any, values: Sequence[Any]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Places of what is alive and its values, found where they lie, so that little is copied.
+
+    In sizes of powers of two: each is compiled once.
+    """
+    count = int(jnp.count_nonzero(alive))
+    at, *found = _nonzero(alive, values, size=1 << max(count - 1, 0).bit_length())
+    return np.asarray(at)[:count].astype(np.int64), [np.asarray(x)[:count] for x in found]
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _nonzero(alive: Any, values: Sequence[Any], size: int) -> list[Any]:
+    (at,) = jnp.nonzero(alive.reshape(-1), size=size, fill_value=0)
+    return [at, *(x.reshape(-1)[at] for x in values)]
 
 
 @functools.cache
@@ -553,8 +549,14 @@ def _stages(program: levels.Program, inputs: Inputs, factored: levels.Factored, 
 
 
 @functools.cache
-def _filter_call(stages: Stages, objectives: tuple[str, str], signs: tuple[float, float]) -> Any:
-    return stages.jit(functools.partial(_filter, stages, objectives, signs))
+def _filter_call(stages: Stages, objectives: tuple[str, str], signs: tuple[float, float], tallied: bool) -> Any:
+    return stages.jit(functools.partial(_filter, stages, objectives, signs, tallied))
+
+
+@functools.cache
+def _timed(program: levels.Program, time: int) -> levels.Program:
+    """A program whose first two outputs, both decided by a time, are that time."""
+    return dataclasses.replace(program, outputs=(time, *program.outputs[2:]))
 
 
 ROW_COLUMNS, CONTEXT_COLUMNS, POINT_COLUMNS = (
@@ -708,10 +710,10 @@ class Engine:
     # what the grid shares
 
     @_precise
-    def stages(self, kinds: Kinds, columns: Sequence[str], *, prefill: bool, merged: bool = False) -> Stages:
+    def stages(self, kinds: Kinds, columns: Sequence[str], *, prefill: bool) -> Stages:
         """The compiled calls that lead to some columns."""
         names = tuple(columns)
-        program = _program(self._tree, self.inputs.leaves, np.dtype(self.dtype), kinds, prefill, merged, names)
+        program = _program(self._tree, self.inputs.leaves, np.dtype(self.dtype), kinds, prefill, names)
         return _stages(program, self.inputs, self._factor(program, names), names)
 
     def _factor(self, program: levels.Program, names: tuple[str, ...]) -> levels.Factored:
@@ -741,9 +743,17 @@ class Engine:
         return found
 
     def _on_host(
-        self, program: levels.Program, wanted: Sequence[int], chosen: tuple[np.ndarray, np.ndarray, np.ndarray]
+        self,
+        program: levels.Program,
+        wanted: Sequence[int],
+        chosen: tuple[np.ndarray, np.ndarray, np.ndarray],
+        *,
+        batch: bool = False,
     ) -> list[np.ndarray]:
-        """Variables of rows for all combinations of some models, machines and layouts: [m or 1, k or 1, l or 1]."""
+        """Variables of rows for all combinations of some models, machines and layouts: [m or 1, k or 1, l or 1].
+
+        batch: variables of batches too; one more axis.
+        """
         models, machines, layouts = chosen
         pick = {
             "model": lambda c: c[models][:, None, None],
@@ -751,10 +761,14 @@ class Engine:
             "layout": lambda c: c[layouts][None, None, :],
             "accuracy": lambda c: c[models][:, machines][:, :, None],
             "excess": lambda c: c[models][:, layouts][:, None, :],
+            "batch": lambda c: c,
         }
         steps = program.needed(wanted)
         inputs = {v for v in (*wanted, *program.borders(steps)) if program.made_by[v] < 0}
         environment = {i: pick[self.inputs.leaves[i][0]](self._columns[i]) for i in inputs}
+        if batch:
+            rows = self.inputs.mask(*TABLES)
+            environment = {i: x[..., None] if rows >> i & 1 else x for i, x in environment.items()}
         program.on_host(steps, environment)
         return [environment[v] for v in wanted]
 
@@ -978,27 +992,97 @@ class Engine:
         objectives: tuple[str, str],
         signs: tuple[float, float],
         keep: np.ndarray,
-        edges: np.ndarray,
-        table: np.ndarray,
+        bar: Sequence[np.ndarray],
     ) -> dict[str, Any]:
-        """Two objectives of each point and which points may be on the frontier; see `under`."""
-        stages = self.filter_stages(kinds, objectives)
+        """What may be on the frontier among the points of a block, [batch, context, rows].
+
+        Args:
+            keep: which points are asked for, [batch or 1, context or 1, rows].
+            bar: what points are compared with, [..., runs of rows]: see `sweep.bar`.
+        Returns: `alive`; `time`, or the objectives `a` and `b`; by row `feasible` and, where limits of times are set,
+        how many points break each.
+        """
+        stages = self.filter_stages(kinds, objectives, signs)
         at = self._levels(stages, rows, fused=self.space.n_contexts == 1)
-        own = (self._divided(x) for x in (keep, edges, table))
-        result: dict[str, Any] = _filter_call(stages, objectives, signs)(at, *own)
+        keep, *bar = (self._divided(x) for x in (keep, *bar))
+        result: dict[str, Any] = _filter_call(stages, objectives, signs, self.cut)(at, keep, bar)
         return result
 
-    @_precise
-    def filter_stages(self, kinds: Kinds, objectives: tuple[str, str]) -> Stages:
-        """The calls that `filtered` makes."""
-        timed = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(objectives))
-        merged = not (kinds.hop_b or kinds.two_batch)  # those hide communication behind particular causes
-        return self.stages(kinds, (*objectives, *self._limits(kinds)), prefill=timed, merged=merged)
+    def collected(self, out: dict[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """What is alive of a filtered block: places in the flat block, and the values that came with it."""
+        names = [n for n in (TIME, "a", "b") if n in out]
+        if self.on_host:
+            at = np.flatnonzero(np.asarray(out["alive"]))
+            return at, [np.asarray(out[n]).reshape(-1)[at] for n in names]
+        return _collect(out["alive"], [out[n] for n in names])
 
     @_precise
-    def sifted(self, a: Any, b: Any, good: Any, edges: Any, table: Any) -> Any:
-        """Which of some evaluated points may be on the frontier; see `under`."""
-        return sift(*(self._divided(x) for x in (a, b, good, edges, table)))
+    def filter_stages(self, kinds: Kinds, objectives: tuple[str, str], signs: tuple[float, float]) -> Stages:
+        """The calls that `filtered` makes."""
+        program, names = self._filter_program(kinds, objectives)
+        time = self._time(program, signs)
+        if time is not None:
+            program, names = _timed(program, time), (TIME, *names[2:])
+        return _stages(program, self.inputs, self._factor(program, names), names)
+
+    def _filter_program(self, kinds: Kinds, objectives: tuple[str, str]) -> tuple[levels.Program, tuple[str, ...]]:
+        prefill = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(objectives))
+        names = (*objectives, *self._limits(kinds))
+        whole = dataclasses.replace(kinds, causes=False)
+        return _program(self._tree, self.inputs.leaves, np.dtype(self.dtype), whole, prefill, names), names
+
+    def _time(self, program: levels.Program, signs: tuple[float, float]) -> int | None:
+        """The variable that decides both objectives, faster is better, together with configuration and batch alone."""
+        parts = [self._parts(program, atom) for atom in program.outputs[:2]]
+        times = {tuple((a, power * sign) for a, power in wide) for (wide, _), sign in zip(parts, signs, strict=True)}
+        if len(times) != 1 or any(program.of(a) & self.inputs.mask("context") for _, own in parts for a, _ in own):
+            return None
+        wide = times.pop()
+        return wide[0][0] if len(wide) == 1 and wide[0][1] == -1 and isinstance(wide[0][0], int) else None
+
+    def _parts(
+        self, program: levels.Program, atom: levels.Atom
+    ) -> tuple[list[tuple[levels.Atom, int]], list[tuple[levels.Atom, int]]]:
+        """Factors of an objective that configuration, batch and context decide together, and its others."""
+        levels_of = [self.inputs.mask(*TABLES), self.inputs.mask("batch"), self.inputs.mask("context")]
+
+        def wide(variable: levels.Atom) -> bool:
+            return all(program.of(variable) & mask for mask in levels_of)
+
+        found = levels.factors(program, atom, wide)
+        return [f for f in found if wide(f[0])], [f for f in found if not wide(f[0])]
+
+    @_precise
+    def trade(self, kinds: Kinds, objectives: tuple[str, str], signs: tuple[float, float]) -> Trade | None:
+        """How two objectives hang on one time, or None where they do not."""
+        program, _ = self._filter_program(kinds, objectives)
+        if self._time(program, signs) is None:
+            return None
+        others = [self._parts(program, atom)[1] for atom in program.outputs[:2]]
+        depends = 0
+        for atom, _ in itertools.chain(*others):
+            depends |= program.of(atom)
+        (of_model, m), (of_machine, k), (of_layout, x) = self._combinations(depends & self.inputs.mask(*TABLES))
+        n_classes = len(m) * len(k) * len(x)
+        factors = []
+        for own, sign in zip(others, signs, strict=True):
+            total = np.ones((n_classes, len(self.batch)))
+            variables = [a for a, _ in own if isinstance(a, int)]
+            values = dict(zip(variables, self._on_host(program, variables, (m, k, x), batch=True), strict=True))
+            for atom, power in own:
+                value = values[atom] if isinstance(atom, int) else np.asarray(atom.value)
+                exact = np.broadcast_to(value, (len(m), len(k), len(x), len(self.batch))).astype(np.float64)
+                total = total * exact.reshape(total.shape) ** (power * sign)
+            factors.append(total)
+        return Trade(
+            of_model=of_model,
+            of_machine=of_machine,
+            of_layout=of_layout,
+            sizes=(len(k), len(x)),
+            first=factors[0],
+            second=factors[1],
+            costs=(signs[0] < 0, signs[1] < 0),
+        )
 
     def _point(self, rows: np.ndarray) -> dict[str, Any]:
         """The numbers of configurations, by table: each [rows]."""

@@ -610,6 +610,58 @@ class RunningFrontier:
             table = exact.astype(np.float32)
         return np.where(table > exact, np.nextafter(table, np.float32(-np.inf)), table)
 
+    def rays(
+        self, levels: npt.ArrayLike, ratios: npt.ArrayLike, costs: tuple[bool, bool] = (False, False)
+    ) -> npt.NDArray[np.float32]:
+        """How far the front of three objectives reaches along rays of the last two.
+
+            R[g, l, d] = largest x for which some front point of group g with first objective >= levels[l] has a second
+                         one >= x and a third one >= ratios[d] x; 0 if there is none
+
+        A point on the ray (third = ratio x second) with a second objective below R is beaten by a front point of at
+        least its level.
+
+        Args:
+            levels: [L] ascending values of the first objective.
+            ratios: [D] ascending, above 0.
+            costs: second or third objective is the negative of a cost; the rays are those of one over the cost then.
+        Returns: [n_groups, L, D] float32, rounded to nearest. Complexity: O(front log(L D) + n_groups L D).
+        """
+        if self.n_objectives != 3:
+            raise ValueError(f"rays need three objectives, not {self.n_objectives}")
+        level_values, slopes = np.asarray(levels, dtype=np.float64), np.asarray(ratios, dtype=np.float64)
+        for name, array in (("levels", level_values), ("ratios", slopes)):
+            if array.ndim != 1 or not array.size or np.isnan(array).any() or (array[1:] < array[:-1]).any():
+                raise ValueError(f"{name} must be ascending numbers")
+        self._merge()
+        first, *pair = (column.astype(np.float64) for column in self._columns)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            x, y = (-1.0 / column if cost else column for column, cost in zip(pair, costs, strict=True))
+            beyond = np.searchsorted(slopes, y / x, side="right")  # the first ray that is steeper than the point's
+        level = np.searchsorted(level_values, first, side="right") - 1
+        table = np.zeros((self.n_groups, len(level_values), len(slopes)), dtype=np.float32)
+        usable = (level >= 0) & (x > 0) & (y > 0)
+        n_cells = table[0].size
+        some = max((1 << 20) // n_cells, 1)  # groups at a time: what is in the making stays in the cache
+        order = np.argsort(self._groups, kind="stable")
+        starts = np.searchsorted(self._groups[order], np.arange(0, self.n_groups + some, some))
+        for first_group, lo, hi in zip(range(0, self.n_groups, some), starts[:-1], starts[1:], strict=True):
+            reaches = table[first_group : first_group + some]
+            rises = np.zeros_like(reaches)
+            own = order[lo:hi]
+            for part, at, value in ((reaches, beyond - 1, x), (rises, beyond, y)):
+                inside = own[usable[own] & (at[own] >= 0) & (at[own] < len(slopes))]
+                row = (self._groups[inside] - first_group) * len(level_values) + level[inside]
+                np.maximum.at(part.reshape(-1), row * len(slopes) + at[inside], value[inside].astype(np.float32))
+                lower = np.flip(part, 1)  # a level holds what higher ones do
+                np.maximum.accumulate(lower, axis=1, out=lower)
+            flatter = np.flip(reaches, 2)  # flatter rays end at the point's second objective, steeper at its third
+            np.maximum.accumulate(flatter, axis=2, out=flatter)
+            np.maximum.accumulate(rises, axis=2, out=rises)
+            rises /= slopes.astype(np.float32)
+            np.maximum(reaches, rises, out=reaches)
+        return table
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Everything needed to go on later, as arrays: `numpy.savez(path, **state)`."""
         front = self.result()

@@ -163,20 +163,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Program, Any]:
         return out
 
     closed = jax.make_jaxpr(flat)(*leaves)
-    steps: list[Step] = []
-    depends = [1 << i for i in range(len(leaves))]
-    made_by = [-1] * len(leaves)
-    dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
-    known: dict[Any, tuple[int, ...]] = {}
-
-    def key_of(primitive: Any, params: Mapping[str, Any], inputs: tuple[Atom, ...]) -> Any:
-        def name(atom: Atom) -> Any:
-            if isinstance(atom, int):
-                return atom
-            value = np.asarray(atom.value)
-            return (str(value.dtype), value.shape, value.tobytes())
-
-        return (primitive, tuple(sorted((k, str(v)) for k, v in params.items())), tuple(name(a) for a in inputs))
+    recorder = _Recorder([v.aval.dtype for v in closed.jaxpr.invars])
 
     def inline(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Atom]) -> list[Atom]:
         scope: dict[Any, Atom] = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -188,39 +175,182 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Program, Any]:
         for equation in jaxpr.eqns:
             given = tuple(read(v) for v in equation.invars)
             inner = equation.params.get(_CALLS.get(equation.primitive.name, ""))
-            same = _simple(equation.primitive.name, given, equation.params)
-            if same is not None:
-                made: Sequence[Atom] = [same]
-            elif inner is not None:
-                made = inline(inner.jaxpr, inner.consts, given)
+            if inner is not None:
+                made: Sequence[Atom] = inline(inner.jaxpr, inner.consts, given)
             else:
-                key = key_of(equation.primitive, equation.params, given)
-                if key not in known:
-                    numbers = tuple(range(len(depends), len(depends) + len(equation.outvars)))
-                    mask = 0
-                    for atom in given:
-                        mask |= depends[atom] if isinstance(atom, int) else 0
-                    depends.extend([mask] * len(numbers))
-                    made_by.extend([len(steps)] * len(numbers))
-                    dtypes.extend(v.aval.dtype for v in equation.outvars)
-                    steps.append(Step(equation.primitive, equation.params, given, numbers))
-                    known[key] = numbers
-                made = known[key]
+                dtypes = [v.aval.dtype for v in equation.outvars]
+                made = recorder.record(equation.primitive, equation.params, given, dtypes)
             scope.update(zip(equation.outvars, made, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    outputs = inline(closed.jaxpr, closed.consts, range(len(leaves)))
-    return (
-        Program(
-            n_inputs=len(leaves),
-            steps=tuple(steps),
+    return recorder.program(inline(closed.jaxpr, closed.consts, range(len(leaves)))), result[0]
+
+
+class _Recorder:
+    """A program in the making; equal operations on equal variables are recorded once."""
+
+    def __init__(self, dtypes: Sequence[Any]):
+        self.n_inputs = len(dtypes)
+        self.steps: list[Step] = []
+        self.depends = [1 << i for i in range(len(dtypes))]
+        self.made_by = [-1] * len(dtypes)
+        self.dtypes = list(dtypes)
+        self._known: dict[Any, tuple[int, ...]] = {}
+
+    def record(
+        self, primitive: Any, params: Mapping[str, Any], inputs: tuple[Atom, ...], dtypes: Sequence[Any]
+    ) -> Sequence[Atom]:
+        """What an operation makes."""
+        same = _simple(primitive.name, inputs, params)
+        if same is not None:
+            return [same]
+
+        def name(atom: Atom) -> Any:
+            if isinstance(atom, int):
+                return atom
+            value = np.asarray(atom.value)
+            return (str(value.dtype), value.shape, value.tobytes())
+
+        given = tuple(name(a) for a in inputs)
+        key = (primitive, tuple(sorted((k, str(v)) for k, v in params.items())), given)
+        if key not in self._known:
+            numbers = tuple(range(len(self.depends), len(self.depends) + len(dtypes)))
+            mask = 0
+            for atom in inputs:
+                mask |= self.depends[atom] if isinstance(atom, int) else 0
+            self.depends.extend([mask] * len(numbers))
+            self.made_by.extend([len(self.steps)] * len(numbers))
+            self.dtypes.extend(dtypes)
+            self.steps.append(Step(primitive, params, inputs, numbers))
+            self._known[key] = numbers
+        return self._known[key]
+
+    def program(self, outputs: Sequence[Atom]) -> Program:
+        """What was recorded."""
+        return Program(
+            n_inputs=self.n_inputs,
+            steps=tuple(self.steps),
             outputs=tuple(outputs),
-            depends=tuple(depends),
-            made_by=tuple(made_by),
-            dtypes=tuple(dtypes),
-        ),
-        result[0],
-    )
+            depends=tuple(self.depends),
+            made_by=tuple(self.made_by),
+            dtypes=tuple(self.dtypes),
+        )
+
+
+_SUMS, _PRODUCTS = ("add", "add_any", "sub"), ("mul", "div")
+
+
+def regroup(program: Program, parts: Sequence[Callable[[int], bool]]) -> Program:
+    """The same program with the terms of its widest sums and the factors of its widest products in another order.
+
+    Args:
+        parts: sets of inputs as conditions on what a variable depends on; a variable that is in none is wide.
+    Returns: a program whose wide sums and products take first together what one part alone decides, so that this is
+    done once for all values of the other inputs. Values differ by rounding.
+    """
+
+    def part(atom: Atom) -> int:
+        mask = program.of(atom)
+        return next((i for i, inside in enumerate(parts) if inside(mask)), len(parts))
+
+    wide = len(parts)
+    uses: dict[int, int] = {}
+    for step in program.steps:
+        for atom in step.inputs:
+            if isinstance(atom, int):
+                uses[atom] = uses.get(atom, 0) + 1
+    for atom in program.outputs:
+        if isinstance(atom, int):
+            uses[atom] = uses.get(atom, 0) + 2  # an output is never dissolved in another
+    recorder = _Recorder(program.dtypes[: program.n_inputs])
+    place: dict[int, Atom] = {i: i for i in range(program.n_inputs)}
+
+    def family(atom: Atom) -> tuple[str, ...]:
+        made = -1 if isinstance(atom, Constant) else program.made_by[atom]
+        name = program.steps[made].primitive.name if made >= 0 else ""
+        return next((f for f in (_SUMS, _PRODUCTS) if name in f), ())
+
+    def opened(atom: Atom, kind: tuple[str, ...], inverse: bool, found: list[tuple[Atom, bool]]) -> None:
+        """Terms or factors of a wide variable, and whether each is subtracted or divided by."""
+        assert isinstance(atom, int)
+        step = program.steps[program.made_by[atom]]
+        for i, given in enumerate(step.inputs):
+            turned = inverse != (i == 1 and step.primitive.name in ("sub", "div"))
+            inner = isinstance(given, int) and uses[given] == 1 and part(given) == wide
+            if inner and family(given) == kind and not (turned and kind is _PRODUCTS):
+                opened(given, kind, turned, found)
+            else:
+                found.append((given, turned))
+
+    def again(atom: Atom) -> Atom:
+        return place[atom] if isinstance(atom, int) else atom
+
+    def folded(found: Sequence[tuple[Atom, bool]], kind: tuple[str, ...], dtype: Any) -> Atom:
+        """Terms or factors of one part in their order, what is taken away or divided by last."""
+        straight, turned = ([a for a, t in found if t == which] for which in (False, True))
+        ahead, back = (jax.lax.add_p, jax.lax.sub_p) if kind is _SUMS else (jax.lax.mul_p, jax.lax.div_p)
+        if not straight:
+            straight = [Constant(np.asarray(0.0 if kind is _SUMS else 1.0, dtype=dtype))]
+        total = straight[0]
+        for atoms, primitive in ((straight[1:], ahead), (turned, back)):
+            for atom in atoms:
+                (total,) = recorder.record(primitive, {}, (total, atom), [dtype])
+        return total
+
+    dissolved: set[int] = set()
+    roots: dict[int, tuple[tuple[str, ...], list[tuple[Atom, bool]]]] = {}
+    for step in reversed(program.steps):
+        made = step.outputs[0]
+        kind = family(made)
+        if kind and made not in dissolved and part(made) == wide and np.issubdtype(program.dtypes[made], np.floating):
+            found: list[tuple[Atom, bool]] = []
+            opened(made, kind, False, found)
+            roots[made] = kind, found
+            stack = [made]
+            while stack:  # what was opened on the way
+                for given in program.steps[program.made_by[stack.pop()]].inputs:
+                    inner = isinstance(given, int) and uses[given] == 1 and part(given) == wide
+                    if inner and family(given) == kind and not any(a == given for a, _ in found):
+                        dissolved.add(given)  # type: ignore[arg-type]
+                        stack.append(given)  # type: ignore[arg-type]
+    for step in program.steps:
+        made = step.outputs[0]
+        if made in dissolved:
+            continue
+        if made not in roots:
+            inputs, dtypes = tuple(again(a) for a in step.inputs), [program.dtypes[v] for v in step.outputs]
+            outputs = recorder.record(step.primitive, step.params, inputs, dtypes)
+            place.update(zip(step.outputs, outputs, strict=True))
+            continue
+        kind, found = roots[made]
+        dtype = program.dtypes[made]
+        whole: list[tuple[Atom, bool]] = []
+        for i in (*range(len(parts)), wide):
+            own = [(again(a), turned) for a, turned in found if part(a) == i]
+            if not own:
+                continue
+            if i == wide or (len(own) == 1 and (kind is _SUMS or not own[0][1])):
+                whole.extend(own)
+            else:
+                whole.append((folded(own, kind, dtype), False))
+        place[made] = folded(whole, kind, dtype)
+    return recorder.program([again(a) for a in program.outputs])
+
+
+def factors(program: Program, atom: Atom, opened: Callable[[int], bool]) -> list[tuple[Atom, int]]:
+    """The factors whose product a variable is, with power 1 or -1: products and quotients with `opened` are opened."""
+    found: list[tuple[Atom, int]] = []
+    stack: list[tuple[Atom, int]] = [(atom, 1)]
+    while stack:
+        factor, power = stack.pop()
+        step = -1 if isinstance(factor, Constant) else program.made_by[factor]
+        name = program.steps[step].primitive.name if step >= 0 else ""
+        if name in _PRODUCTS and opened(factor):  # type: ignore[arg-type]
+            left, right = program.steps[step].inputs
+            stack += [(left, power), (right, -power if name == "div" else power)]
+        else:
+            found.append((factor, power))
+    return found
 
 
 _FOLDED = {"add": np.add, "add_any": np.add, "mul": np.multiply, "sub": np.subtract}

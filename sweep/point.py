@@ -260,6 +260,7 @@ class Kinds:
     reload: bool = True  # with tiers: prefixes come back from one of them
     aggregated: bool = True  # replicas that prefill between decode steps occur
     paced: bool = True  # a limit of the time per output token occurs
+    causes: bool = True  # times are asked for by cause; otherwise all of a time counts as latency
 
 
 def names(record: type) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import itertools
 import json
 import time
 import zipfile
@@ -27,6 +26,7 @@ import polars as pl
 import pyarrow as pa
 
 from sweep import accuracy, doubt, store
+from sweep.bar import Bar, Edges, Rays
 from sweep.columns import (
     AGGREGATED_COLUMNS,
     BY_NAME,
@@ -41,24 +41,25 @@ from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
 from sweep.evaluate import Engine
 from sweep.expr import names_in
-from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives, under_staircase
+from sweep.frontier import Front, Objective, RunningFrontier, condition, parse_objectives
 from sweep.measured import measured
 from sweep.shard import WHOLE, Shard
 from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, bands, build, filters, kinds, row_reasons
+from sweep.trade import rate
 
 BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
 BLOCK_LOADS = 1 << 16
 CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
 DOUBLE = 2  # times as many in float64
-DEVICE_EDGES, HOST_EDGES, LEVELS = 12, 128, 128
 PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
 LATE = {"fits": "capacity", "in_time": "ttft_cut", "in_pace": "tpot_cut"}  # limits of points, and what breaks them
 WRITERS = 2  # threads that encode parts
 PLAIN_GRID = 1 << 16  # points that NumPy evaluates before a compiler is ready
 ROWS_PER_BAR = 32  # rows that are compared with one bar on the device
 BLOCKS_AHEAD = 3  # evaluated before the first of them is merged
-REFRESH_BLOCKS = 256  # the bar is renewed after so many blocks at the latest
+FRESH_POINTS = 1_000_000  # the bar is renewed when it let so many points through, or half as many as the front has
+SAMPLES = 8, 1  # parts of a block: rows at random that come first, where no bar keeps points out yet
 SAVE_EVERY_S = 5.0
 ACCURACY_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
 
@@ -278,29 +279,35 @@ def make_groups(space: Space, by: tuple[str, ...]) -> Groups:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
-    """Staircases of the frontier so far; see `RunningFrontier.staircase`."""
+class Slots:
+    """Rows in runs that share a bar: each of one group and class, so that some slots stay empty.
 
-    edges: np.ndarray  # [groups, edges]
-    table: np.ndarray  # [groups, levels, edges]
-    fine_edges: np.ndarray
-    fine_table: np.ndarray
+    Empty slots hold any row and count nothing.
+    """
 
-    def of(self, group: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Edges and table of some rows: group [context, rows], level [rows] (one beyond the last: under no bar)."""
-        padded = np.pad(self.table, ((0, 0), (0, 1), (0, 0)), constant_values=-np.inf)
-        edges, table = self.edges[group], padded[group, level]
-        return (np.ascontiguousarray(np.moveaxis(x, 2, 0)) for x in (edges, table))  # type: ignore[return-value]
+    rows: np.ndarray
+    taken: np.ndarray  # [slots, bool]
+    group: np.ndarray
+    level: np.ndarray
+    row_class: np.ndarray
+    run_group: np.ndarray  # [runs]
+    run_level: np.ndarray  # highest number of a level
+    run_class: np.ndarray
+
+    def part(self, slots: slice, per_run: int) -> Slots:
+        """Some slots, a whole number of runs."""
+        runs = slice(slots.start // per_run, slots.stop // per_run)
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return Slots(**{name: x[runs if name.startswith("run_") else slots] for name, x in own.items()})
 
 
 @dataclass(kw_only=True)
 class Block:
-    """Rows on the device: each slot's row, row group and level, and what comes back."""
+    """Rows on the device, how many points are asked of them, and what comes back."""
 
-    rows: np.ndarray
-    group: np.ndarray
-    level: np.ndarray
-    out: dict[str, Any] = field(default_factory=dict)
+    slots: Slots
+    asked: int
+    out: dict[str, Any]
 
 
 # --- the run -----------------------------------------------------------------------------------------------------
@@ -337,19 +344,19 @@ class Run:
         self.part_rows = max(plan.study.store.part_rows // plan.space.per_row, 1)
         self.block_rows = min(self.block_rows, self.part_rows)  # a part is a whole number of blocks
         self.block_rows += -self.block_rows % self.engine.n_devices  # a whole number of rows for each
-        self.rows_per_block, self.rows_per_bar = self.block_rows, 1
-        spare = self.groups.n_row * ROWS_PER_BAR  # slots that may stay empty between groups
-        whole = self.block_rows - self.block_rows % (ROWS_PER_BAR * self.engine.n_devices)
-        if plan.rows == "frontier" and 4 * spare <= whole:
-            self.rows_per_bar = ROWS_PER_BAR
-            self.block_rows = whole
-            self.rows_per_block = self.block_rows - spare
+        self.rows_per_bar = 1
         self.part_rows = -(-self.part_rows // self.block_rows) * self.block_rows
         self.started = time.perf_counter()
         self.before_s = 0.0  # seconds that earlier, interrupted runs took
         self.done_points = 0
         self.n_parts = 0 if plan.rows == "frontier" else -(-self.shard.size(self.space.n_rows) // self.part_rows)
-        # the frontier: one objective that rows decide, two that points decide, is filtered on the device
+        self._plan_frontier()
+
+    # frontier on the device
+
+    def _plan_frontier(self) -> None:
+        """How the frontier is found: one objective that rows decide, two that points decide: filtered on the device."""
+        plan = self.plan
         levels = [o for o in plan.objectives if BY_NAME[o.column].level == "row"]
         inner = [o for o in plan.objectives if BY_NAME[o.column].level == "point"]
         self.fast = (
@@ -362,17 +369,35 @@ class Run:
             and bool(np.isfinite(plan.space.batch).all())
         )
         self.level, self.pair = (levels[0] if levels else None), inner
-        count = 3 if self.fast else len(plan.objectives)
-        self.front = RunningFrontier(count, self.groups.count)
-        self.level_values = self._levels() if self.fast else np.zeros(1)
-        self._bar: Bar | None = None
-        self.done_blocks, self.refresh_at = 0, 1
         self.signs = (float(inner[0].sign), float(inner[1].sign)) if self.fast else (1.0, 1.0)
         self.objective_names = (inner[0].column, inner[1].column) if self.fast else ("tok_s_gpu", "tok_s_user")
+        self.trade = self.engine.trade(self.kinds, self.objective_names, self.signs) if self.fast else None
+        if self.trade is None and plan.rows != "frontier":  # columns are there: what points are beaten by is cheap
+            self.fast = False
+        self.front = RunningFrontier(3 if self.fast else len(plan.objectives), self.groups.count)
+        self.bar: Bar = (
+            Rays(self.trade, self.groups.count, self.engine.dtype)
+            if self.trade
+            else Edges(self.groups.count, self.engine.dtype)
+        )
+        self.level_values = self._levels() if self.fast else np.zeros(1)
+        if self.fast:
+            self.bar.refresh(self.front, self.level_values)
+        self.done_blocks, self.seen_at_bar = 0, 0  # blocks so far; points that the bar let through before it was set
         self.slack = 0.0  # lead in the level that a point needs to drop another; see sweep.doubt.ties
         self.saved_at = time.perf_counter()
+        if self.fast and plan.rows == "frontier":
+            self._share_bars()
 
-    # frontier on the device
+    def _share_bars(self) -> None:
+        """Rows of a block and of a run in it: as many as leave few slots empty."""
+        classes = len(self.trade.first) if self.trade else 1
+        chunk = min(CHUNK_ROWS, max(self.shard.size(self.space.n_rows), 1))
+        kinds_of_run = min(self.groups.n_row * classes, chunk)
+        while self.rows_per_bar < ROWS_PER_BAR and 4 * kinds_of_run * (2 * self.rows_per_bar - 1) <= chunk:
+            self.rows_per_bar *= 2
+        whole = self.rows_per_bar * self.engine.n_devices
+        self.block_rows = max(self.block_rows - self.block_rows % whole, whole)
 
     def _levels(self) -> np.ndarray:
         if self.level is None:
@@ -385,32 +410,9 @@ class Run:
             rows = np.arange(0, self.space.n_rows, max(self.space.n_rows // 4096, 1))
             values = np.unique(self._row_level(rows))
         values = values[np.isfinite(values)]
-        if len(values) > LEVELS:
-            values = np.unique(np.quantile(values, np.linspace(0, 1, LEVELS), method="higher"))
+        if len(values) > self.bar.n_levels:
+            values = np.unique(np.quantile(values, np.linspace(0, 1, self.bar.n_levels), method="higher"))
         return values
-
-    def _refresh_bar(self) -> Bar:
-        """Staircases of the frontier so far: a coarse one for the device, a fine one for what it lets through."""
-        front = self.front.result()
-        coarse, fine = self._edges(front, DEVICE_EDGES), self._edges(front, HOST_EDGES)
-        self._bar = Bar(
-            edges=coarse.astype(self.engine.dtype),  # those of points, which have this type
-            table=self.front.staircase(self.level_values, coarse),
-            fine_edges=fine,
-            fine_table=self.front.staircase(self.level_values, fine),
-        )
-        return self._bar
-
-    def _edges(self, front: Front, count: int) -> np.ndarray:
-        """Quantiles of the last objective in each group's front: [groups, count], infinite where a group is empty."""
-        edges = np.full((self.groups.count, count), np.inf)
-        order = np.lexsort((front.values[:, 2], front.groups))
-        starts = np.searchsorted(front.groups[order], np.arange(self.groups.count + 1))
-        for g, (lo, hi) in enumerate(itertools.pairwise(starts)):
-            if hi > lo:
-                at = np.ceil(np.linspace(0, hi - lo - 1, count)).astype(np.int64)
-                edges[g] = front.values[order[lo:hi], 2][at]
-        return edges
 
     def _row_level(self, rows: np.ndarray) -> np.ndarray:
         """The objective that rows decide, larger is better; 0 where there is none."""
@@ -423,74 +425,115 @@ class Run:
         at_row = self.engine.rows(rows, self.kinds, (self.level.column,))
         return np.asarray(at_row[self.level.column], dtype=np.float64) * self.level.sign
 
-    def _bar_of(self, group: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Edges and table for rows of some row groups and levels."""
-        everywhere = group[None, :] * self.groups.n_context + self.groups.context[:, None]
-        return (self._bar or self._refresh_bar()).of(everywhere, level)
-
-    def _dispatch(self, rows: np.ndarray) -> Block:
-        """Start a block on the device.
-
-        Rows are put in order of group and level, and each group starts a new run of `self.rows_per_bar` slots, so that
-        the rows of a run share a bar: that of the highest level among them. Empty slots hold any row and count nothing.
-        """
+    def _slots(self, rows: np.ndarray) -> Slots:
+        """Rows in order of group, class and level, each group and class from a new run on; a whole number of blocks."""
         level, group, k = self._row_level(rows), self.groups.rows(rows), self.rows_per_bar
+        row_class = np.zeros(len(rows), dtype=np.int64)
+        if self.trade:
+            row_class = self.trade.classes(*self.space.indices(rows))
         at_level = np.searchsorted(self.level_values, level + self.slack, side="left")  # beyond the last: under no bar
-        order = np.argsort(group * (len(self.level_values) + 1) + at_level, kind="stable")
-        sizes = np.bincount(group, minlength=self.groups.n_row)
-        starts = np.cumsum(-(-sizes // k) * k) - (-(-sizes // k) * k)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        slots = np.repeat(starts, sizes) + within
+        order = np.lexsort((at_level, row_class, group))
+        new = (np.diff(group[order], prepend=-1) != 0) | (np.diff(row_class[order], prepend=-1) != 0)
+        kind = np.cumsum(new) - 1
+        sizes = np.bincount(kind)
+        runs = -(-sizes // k)
+        starts = (np.cumsum(runs) - runs) * k
+        slots = np.repeat(starts, sizes) + np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        n = -(-int(runs.sum()) * k // self.block_rows) * self.block_rows
 
         def placed(values: np.ndarray, empty: Any) -> np.ndarray:
-            out = np.full(self.block_rows, empty, dtype=values.dtype)
+            out = np.full(n, empty, dtype=values.dtype)
             out[slots] = values[order]
             return out
 
-        taken = placed(np.ones(len(rows), dtype=bool), False)
-        block = Block(rows=placed(rows, rows[0]), group=placed(group, 0), level=placed(level, 0.0))
-        keep = taken[None, None, :]
-        asked = self.filters.points(block.rows)
+        by_slot = {"group": placed(group, 0), "row_class": placed(row_class, 0), "level": placed(at_level, 0)}
+        return Slots(
+            rows=placed(rows, rows[0]),
+            taken=placed(np.ones(len(rows), dtype=bool), False),
+            group=by_slot["group"],
+            level=placed(level, 0.0),
+            row_class=by_slot["row_class"],
+            run_group=by_slot["group"].reshape(-1, k).max(axis=1),
+            run_level=by_slot["level"].reshape(-1, k).max(axis=1),
+            run_class=by_slot["row_class"].reshape(-1, k).max(axis=1),
+        )
+
+    def _in_blocks(self, slots: Slots) -> list[Slots]:
+        size = self.block_rows
+        return [slots.part(slice(at, at + size), self.rows_per_bar) for at in range(0, len(slots.rows), size)]
+
+    def blocks_of(self, rows: np.ndarray, seed: int, *, sampled: bool = False) -> list[Slots]:
+        """Rows in blocks of one size, in any order but always the same one.
+
+        sampled: a few rows at random come first, so that there is a bar when most of them are judged.
+        """
+        rng = np.random.default_rng(seed)
+        rows = rng.permutation(rows)
+        found: list[Slots] = []
+        for part in SAMPLES if sampled else ():
+            first = min(len(rows), max(self.block_rows // part, 1))
+            if first and len(rows) > 2 * self.block_rows:
+                found += self._in_blocks(self._slots(rows[:first]))
+                rows = rows[first:]
+        if len(rows):
+            rest = self._in_blocks(self._slots(rows))
+            found += [rest[i] for i in rng.permutation(len(rest))]
+        return found
+
+    def _everywhere(self, row_group: np.ndarray) -> np.ndarray:
+        """Groups of the points of some row groups: [contexts, row groups]."""
+        at: np.ndarray = row_group[None, :] * self.groups.n_context + self.groups.context[:, None]
+        return at
+
+    def _dispatch(self, slots: Slots) -> Block:
+        """Start a block on the device."""
+        keep = slots.taken[None, None, :]
+        asked = self.filters.points(slots.rows)
         if asked is not None:
             keep = np.ascontiguousarray(np.moveaxis(asked, 0, 2)) & keep
-        runs = (self.block_rows // k, k)
-        bar_level = placed(at_level, 0).reshape(runs).max(axis=1)
-        edges, table = self._bar_of(block.group.reshape(runs).max(axis=1), bar_level)
-        block.out = self.engine.filtered(
-            block.rows,
+        out = self.engine.filtered(
+            slots.rows,
             self.kinds,
             objectives=self.objective_names,
             signs=self.signs,
             keep=keep,
-            edges=edges,
-            table=table,
+            bar=self.bar.of(self._everywhere(slots.run_group), slots.run_level, slots.run_class),
         )
-        return block
+        each = self.space.per_row // (keep.shape[0] * keep.shape[1])
+        return Block(slots=slots, asked=int(np.count_nonzero(keep)) * each, out=out)
 
     def _consume(self, block: Block) -> Counts:
         """Take a block off the device: counts, and its survivors into the frontier."""
-        out = block.out
-        counts = Counts(asked=int(out["asked"]), feasible=int(out["feasible"]))
+        out, slots = block.out, block.slots
+        counts = Counts(asked=block.asked, feasible=int(np.asarray(out["feasible"]).sum()))
         for name, reason in LATE.items():
-            counts.reasons[reason] = int(out[name]) if name in out else 0
-        self._let_in(np.asarray(out["alive"]), np.asarray(out["a"]), np.asarray(out["b"]), block)
+            counts.reasons[reason] = int(np.asarray(out[name]).sum()) if name in out else 0
+        if not self.engine.cut:  # memory is all that points can lack here
+            counts.reasons[LATE["fits"]] = counts.asked - counts.feasible
+        at, found = self.engine.collected(out)
+        if len(at):
+            i_batch, c, r = np.unravel_index(at, out["alive"].shape)
+            x, y = self.trade.values(found[0], slots.row_class[r], i_batch) if self.trade else found
+            self._let_in(slots.rows[r], slots.level[r], slots.group[r], i_batch, c, x, y)
         return counts
 
-    def _let_in(self, alive: np.ndarray, a: np.ndarray, b: np.ndarray, block: Block) -> None:
-        """Points that may be on the frontier, through a finer bar into it: all [batch, context, rows]."""
-        at = np.flatnonzero(alive)
-        if not len(at):
-            return
-        i_batch, c, r = np.unravel_index(at, a.shape)
-        x, y = a.reshape(-1)[at], b.reshape(-1)[at]
-        group = block.group[r] * self.groups.n_context + self.groups.context[c]
-        values = np.column_stack([block.level[r], x.astype(np.float64), y.astype(np.float64)])
+    def _let_in(
+        self,
+        rows: np.ndarray,
+        level: np.ndarray,
+        row_group: np.ndarray,
+        i_batch: np.ndarray,
+        i_context: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+    ) -> None:
+        """Points that may be on the frontier into it: all [points]."""
+        group = row_group * self.groups.n_context + self.groups.context[i_context]
+        values = np.column_stack([level, x.astype(np.float64), y.astype(np.float64)])
+        ids = (rows * len(self.space.batch) + i_batch) * self.space.n_contexts + i_context
         if self.front.candidates:
-            assert self._bar is not None
-            raised = values + np.array([self.slack, 0.0, 0.0])
-            beaten = under_staircase(raised, group, self._bar.fine_table, self.level_values, self._bar.fine_edges)
-            values, group, r, c, i_batch = values[~beaten], group[~beaten], r[~beaten], c[~beaten], i_batch[~beaten]
-        ids = (block.rows[r] * len(self.space.batch) + i_batch) * self.space.n_contexts + c
+            left = ~self.bar.beaten(values + np.array([self.slack, 0.0, 0.0]), group)
+            values, group, ids = values[left], group[left], ids[left]
         self._offer(values, group, ids)
 
     def _offer(self, values: np.ndarray, groups: np.ndarray, ids: np.ndarray) -> None:
@@ -546,13 +589,10 @@ class Run:
         for name, bit in REASON_BIT.items():
             counts.reasons[name] += int(per_row[(reasons[reasons != 0] & bit) != 0].sum())
 
-    def _blocks(self, rows: np.ndarray, *, small_first: bool = False) -> Iterator[np.ndarray]:
-        """Rows in blocks of one size, the last one smaller, and the first where no bar keeps its points out yet."""
-        first = -(-self.rows_per_block // 8) if small_first else 0
-        if first and len(rows):
-            yield rows[:first]
-        for start in range(first, len(rows), self.rows_per_block):
-            yield rows[start : start + self.rows_per_block]
+    def _blocks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """Rows in blocks of one size, the last one smaller."""
+        for start in range(0, len(rows), self.block_rows):
+            yield rows[start : start + self.block_rows]
 
     # frontier only
 
@@ -572,26 +612,26 @@ class Run:
                 if start_block == 0:
                     self.counts.add(lost)
                     self.done_points += self.space.per_row * (self._chunk_rows(at) - len(rows))
-                self._evaluate_chunk(at, np.random.default_rng(at + 1).permutation(rows), start_block, behind)
+                self._evaluate_chunk(at, rows, start_block, behind)
                 start_block = 0
                 self._tell()
 
     def _evaluate_chunk(self, at: int, rows: np.ndarray, start_block: int, behind: ThreadPoolExecutor) -> None:
         """Blocks of a chunk's rows: dispatched here, merged behind; the first ones one by one, until there is a bar."""
         pending: deque[Future[None]] = deque()
-        for number, block in enumerate(self._blocks(rows, small_first=at == 0), start=1):
+        for number, slots in enumerate(self.blocks_of(rows, at + 1, sampled=at == 0), start=1):
             if number <= start_block:
                 continue
             while len(pending) >= (BLOCKS_AHEAD if self.done_blocks >= BLOCKS_AHEAD else 1):
                 pending.popleft().result()
-            pending.append(behind.submit(self._finish, self._dispatch(block), len(block), at, number))
+            pending.append(behind.submit(self._finish, self._dispatch(slots), at, number))
         while pending:
             pending.popleft().result()
 
     def _strides(self) -> list[Callable[[], np.ndarray]]:
         """Chunks of rows: within a range of models every n-th, so that any chunk is a sample of them all."""
         per_model = len(self.space.machines) * self.space.n_layouts
-        turns = self.engine.turns(self.engine.filter_stages(self.kinds, self.objective_names))
+        turns = self.engine.turns(self.engine.filter_stages(self.kinds, self.objective_names, self.signs))
         chunks: list[Callable[[], np.ndarray]] = []
         self._chunk_sizes: list[int] = []
         for turn in np.random.default_rng(0).permutation(len(turns)):
@@ -607,20 +647,20 @@ class Run:
     def _chunk_rows(self, at: int) -> int:
         return self._chunk_sizes[at]
 
-    def _finish(self, block: Block, rows: int, chunk: int, number: int) -> None:
+    def _finish(self, block: Block, chunk: int, number: int) -> None:
         """Merge a block, count it, and save what is known if it is time to."""
         self.counts.add(self._consume(block))
-        self.done_points += rows * self.space.per_row
+        self.done_points += int(np.count_nonzero(block.slots.taken)) * self.space.per_row
         self._passed()
         self._save_state(chunk, number)
         self._tell()
 
     def _passed(self) -> None:
-        """Another block is done: the bar is renewed, the more rarely the later."""
+        """Another block is done: the bar is renewed where it lets much through."""
         self.done_blocks += 1
-        if self.done_blocks >= self.refresh_at:
-            self._refresh_bar()
-            self.refresh_at = self.done_blocks + min(max(self.done_blocks // 2, 1), REFRESH_BLOCKS)
+        if self.done_blocks == 1 or self.front.seen - self.seen_at_bar > max(FRESH_POINTS, self.front.candidates // 2):
+            self.bar.refresh(self.front, self.level_values)
+            self.seen_at_bar = self.front.seen
 
     def _state_path(self) -> Path:
         return self.directory / "state.npz"
@@ -656,6 +696,7 @@ class Run:
                 if about["sha256"] != self.plan.sha256:
                     return None
                 self.front = RunningFrontier.from_state({k: saved[k] for k in saved.files if k != "about"})
+                self.bar.refresh(self.front, self.level_values)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None  # not readable: start again, nothing is lost but time
         self.counts = Counts.from_json(about["counts"])
@@ -773,21 +814,20 @@ class Run:
 
     def _sift(self, rows: np.ndarray, columns: dict[str, np.ndarray]) -> None:
         """Evaluated rows into the frontier."""
-        missing = self.block_rows - len(rows)
-
-        def whole(values: np.ndarray) -> np.ndarray:
-            return np.moveaxis(np.pad(values, ((0, missing), (0, 0), (0, 0))), 0, 2)
-
+        assert self.trade is not None and isinstance(self.bar, Rays)
         good = columns["feasible"]
         asked = self.filters.points(rows)
         if asked is not None:
             good = good & asked
-        a, b = (whole(np.where(good, columns[o.column] * o.sign, -np.inf).astype(self.engine.dtype)) for o in self.pair)
-        padded = self._padded(rows)
-        block = Block(rows=padded, group=self.groups.rows(padded), level=self._row_level(padded))
-        at_level = np.searchsorted(self.level_values, block.level, side="left")
-        alive = self.engine.sifted(a, b, whole(good), *self._bar_of(block.group, at_level))
-        self._let_in(np.asarray(alive), a, b, block)
+        x, y = (columns[o.column] * self.engine.dtype(o.sign) for o in self.pair)
+        level, group = self._row_level(rows), self.groups.rows(rows)
+        at_level = np.searchsorted(self.level_values, level, side="left")
+        number = self.bar.number[self.trade.classes(*self.space.indices(rows))]
+        everywhere = self._everywhere(group).T[:, None, :]
+        limit = self.bar.fastest(everywhere, at_level[:, None, None], number[:, :, None])
+        r, i_batch, c = np.nonzero(good & (rate(x, self.trade.costs[0]) >= limit))
+        at = (r, i_batch, c)
+        self._let_in(rows[r], level[r], group[r], i_batch, c, x[at], y[at])
         self._passed()
 
     def _tally(self, reasons: np.ndarray) -> Counts:

@@ -105,6 +105,15 @@ def kernel_parts(op: Op) -> Parts:
     )
 
 
+def kernel_s(op: Op) -> Num:
+    """The time of one kernel as a whole: what `kernel_parts` adds up to, in half the operations."""
+    memory_s = op.weight_s + op.kv_s + op.activation_s
+    both = op.math_s + memory_s - op.overlap * minimum(op.math_s, memory_s)
+    if _absent(op.chain_s):
+        return both + op.floor_s
+    return both + (op.floor_s + op.chain_s - op.overlap * minimum(op.chain_s, both))
+
+
 def _absent(x: Num) -> bool:
     """Whether a number is the plain 0 of an operation that has no such part, so that no code is made for it."""
     return isinstance(x, float) and x == 0.0
@@ -125,16 +134,18 @@ COLLECTIVES = frozenset(
 )
 
 
-def op_parts(op: Op) -> Parts:
-    """Time of one operation of one layer by cause."""
+def op_parts(op: Op, *, causes: bool = True) -> Parts:
+    """Time of one operation of one layer by cause; without causes all of it as latency, and nothing counted."""
+    if not causes:
+        return Parts(latency_s=op.comm_s + op.floor_s if is_collective(op) else kernel_s(op))
     return comm_parts(op) if is_collective(op) else kernel_parts(op)
 
 
-def tally(ops: Iterable[Op]) -> Parts:
+def tally(ops: Iterable[Op], *, causes: bool = True) -> Parts:
     """Sum over operations, each as often as layers have it."""
     total = Parts()
     for op in ops:
-        total = total + op_parts(op).scaled(op.count)
+        total = total + op_parts(op, causes=causes).scaled(op.count)
     return total
 
 

@@ -20,8 +20,8 @@ FAR = 1e30  # a breakpoint that is never reached
 def _fixed(row: Row, chunk: Num, kinds: Kinds) -> tuple[Num, Parts]:
     """Of a chunk, what does not depend on its prefix: seconds of kernels, and communication before any overlap."""
     tokens = prefill_tokens(row.layout, chunk)
-    kernels = tally(layer_kernels("prefill", row, tokens, kinds)).total_s
-    comm = tally(layer_comm("prefill", row, tokens, kinds))
+    kernels = tally(layer_kernels("prefill", row, tokens, kinds), causes=False).total_s
+    comm = tally(layer_comm("prefill", row, tokens, kinds), causes=False)
     return kernels + row.model.n_layers * row.machine.layer_s, comm
 
 
@@ -115,7 +115,7 @@ def prefill(row: Row, context: Context, kinds: Kinds) -> Prefill:
     def chunk_s(chunk: Num, prefix: Num) -> Num:
         kernels_s, comm = _fixed(row, chunk, kinds)
         tokens = prefill_tokens(layout, chunk)
-        work_s = kernels_s + tally(_attention_at(row, tokens, chunk, kinds)(prefix)).total_s
+        work_s = kernels_s + tally(_attention_at(row, tokens, chunk, kinds)(prefix), causes=False).total_s
         if kinds.overlap:
             comm = exposed(comm, work_s, layout.overlap)
         return work_s + comm.total_s
@@ -143,11 +143,11 @@ def prefill(row: Row, context: Context, kinds: Kinds) -> Prefill:
         kernels_s, comm = _fixed(row, chunk, kinds)
         comm_s, n = comm.total_s, whole_chunks
         total = (kernels_s + comm_s) * n + _sum_over_chunks(ops_at, cached, chunk, n, breaks)
-        last_full = kernels_s + comm_s + tally(ops_at(cached + (n - 1.0) * chunk)).total_s
+        last_full = kernels_s + comm_s + tally(ops_at(cached + (n - 1.0) * chunk), causes=False).total_s
         if kinds.overlap:
 
             def work_at(j: Num) -> Num:
-                return kernels_s + tally(ops_at(cached + j * chunk)).total_s
+                return kernels_s + tally(ops_at(cached + j * chunk), causes=False).total_s
 
             few = _first_hidden(work_at, comm_s, n)
             hidden = kernels_s * few + _sum_over_chunks(ops_at, cached, chunk, few, breaks) + comm_s * (n - few)
@@ -160,8 +160,8 @@ def prefill(row: Row, context: Context, kinds: Kinds) -> Prefill:
         longest = maximum(last_full, last)
         longest = where(layout.dynamic_chunks > 0, total / count, longest)
     tokens = prefill_tokens(layout, chunk)
-    head = op_parts(head_op("prefill", row.model, row.machine, layout, tokens)).total_s
-    hops = tally([hop_op("prefill", row.model, row.machine, layout, tokens)]).total_s
+    head = op_parts(head_op("prefill", row.model, row.machine, layout, tokens), causes=False).total_s
+    hops = tally([hop_op("prefill", row.model, row.machine, layout, tokens)], causes=False).total_s
     stage = stage_share(row.model, layout) * p
     return Prefill(
         ttft_s=(total + (p - 1.0) * longest) / p * stage + hops + head + row.machine.host_s,

@@ -124,26 +124,27 @@ def load_step(row: Row, batch: Num, drafted: Num, kinds: Kinds) -> LoadStep:
         kinds: what occurs among the points evaluated together.
     """
     tokens = step_tokens(row.layout, batch, drafted, kinds)
-    layers = tally(layer_kernels("decode", row, tokens, kinds))
+    causes = kinds.causes
+    layers = tally(layer_kernels("decode", row, tokens, kinds), causes=causes)
     comm_ops = layer_comm("decode", row, tokens, kinds)
     layers = layers + Parts(latency_s=row.model.n_layers * row.machine.layer_s)
     exchange, comm = Parts(), Parts()
     if kinds.two_batch:
-        exchange = tally([op for op in comm_ops if op.name in EXCHANGES])
+        exchange = tally([op for op in comm_ops if op.name in EXCHANGES], causes=causes)
         comm_ops = [op for op in comm_ops if op.name not in EXCHANGES]
     if kinds.overlap or kinds.hop_b or kinds.two_batch:
         if kinds.hop_b:  # the Helix all-to-all is paid with the attention it hides behind
             hidden = helix_exchange("decode", row.model, row.machine, row.layout, tokens, kinds)
             comm_ops = comm_ops[len(hidden) :]
-        comm = tally(comm_ops)
+        comm = tally(comm_ops, causes=causes)
     else:
-        layers = layers + tally(comm_ops)
+        layers = layers + tally(comm_ops, causes=causes)
     return LoadStep(
         layers=layers,
         comm=comm,
         exchange=exchange,
-        head=op_parts(head_op("decode", row.model, row.machine, row.layout, tokens)),
-        hop=tally([hop_op("decode", row.model, row.machine, row.layout, tokens)]),
+        head=op_parts(head_op("decode", row.model, row.machine, row.layout, tokens), causes=causes),
+        hop=tally([hop_op("decode", row.model, row.machine, row.layout, tokens)], causes=causes),
     )
 
 
@@ -164,7 +165,7 @@ def _hop_b(row: Row, tokens: Tokens, attention: list[Op], kinds: Kinds) -> tuple
     on = row.layout.hop_b > 0
     left, untouched = Parts(), Parts()
     for kernel_op, comm_op in zip(kernels, exchanges, strict=True):  # both list full, window, MLA
-        a, c = op_parts(kernel_op), op_parts(comm_op)
+        a, c = op_parts(kernel_op, causes=kinds.causes), op_parts(comm_op, causes=kinds.causes)
         each = tokens.requests
         seconds = hop_b_exposed(each, a.total_s / each, c.total_s / each)
         share = where(on, seconds / where(c.total_s > 0, c.total_s, 1.0), 0.0)
@@ -187,7 +188,7 @@ def one_pass(row: Row, load: LoadStep, batch: Num, drafted: Num, context: Num, k
     """
     tokens = step_tokens(row.layout, batch, drafted, kinds)
     attention = decode_attention(row.model, row.machine, row.layout, tokens, context, kinds)
-    kernels = load.layers + tally(attention)
+    kernels = load.layers + tally(attention, causes=kinds.causes)
     if not (kinds.overlap or kinds.hop_b or kinds.two_batch):
         return kernels
     work_s, total, rest = kernels.total_s, kernels, load.comm
