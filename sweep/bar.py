@@ -43,12 +43,14 @@ class Bar(Protocol):
     def of(self, group: Ints, level: Ints, row_class: Ints) -> tuple[Floats, ...]:
         """What runs of rows are compared with; a level beyond the last is under no bar."""
 
-    def beaten(self, values: Floats, group: Ints) -> Mask:
-        """Which of some points [n, 3], level first, are under the bar after all: a finer test on the host."""
+    def judged(
+        self, found: list[Floats], group: Ints, level: Ints, row_class: Ints, i_batch: Ints
+    ) -> tuple[Mask, Floats, Floats]:
+        """Which of the points [n] that came back are not under the bar of their own level, and their objectives."""
 
 
 class Rays:
-    """Limits of the time along rays: [groups, levels, ratios]."""
+    """Limits of the time along rays."""
 
     def __init__(self, trade: Trade, n_groups: int, dtype: Any):
         self.trade, self.dtype = trade, dtype
@@ -58,13 +60,13 @@ class Rays:
             self.ratios = np.geomspace(self.ratios[0], self.ratios[-1] * (1 + SLACK), MOST_RATIOS)
         self.number = np.minimum(np.searchsorted(self.ratios, ratio), len(self.ratios) - 1)  # [classes, batches]
         self.n_levels = int(np.clip(CELLS // (n_groups * len(self.ratios)), FEWEST_LEVELS, MOST_LEVELS))
-        self._rate = np.zeros((n_groups, 1, len(self.ratios)), dtype=np.float32)
+        self._rate = np.zeros((1, len(self.ratios), n_groups), dtype=np.float32)  # the last level is under no bar
 
     def refresh(self, front: RunningFrontier, level_values: Floats) -> None:
         """See `Bar`."""
         table = front.rays(level_values, self.ratios, self.trade.costs)
         table *= 1.0 - SLACK
-        self._rate = np.pad(table, ((0, 0), (0, 1), (0, 0)))
+        self._rate = np.concatenate([table, np.zeros_like(table[:1])])
 
     def of(self, group: Ints, level: Ints, row_class: Ints) -> tuple[Floats, ...]:
         """Longest time of a point that is not beaten: [batches, contexts, runs]."""
@@ -74,12 +76,17 @@ class Rays:
 
     def fastest(self, group: Ints, level: Ints, number: Ints) -> Floats:
         """Largest first rate that the frontier beats, of points of some groups, levels and numbers of a ratio."""
-        found: Floats = self._rate[group, level, number]
+        found: Floats = self._rate[level, number, group]
         return found
 
-    def beaten(self, values: Floats, group: Ints) -> Mask:
-        """None: the compiled test leaves hardly any."""
-        return np.zeros(len(values), dtype=np.bool_)
+    def judged(
+        self, found: list[Floats], group: Ints, level: Ints, row_class: Ints, i_batch: Ints
+    ) -> tuple[Mask, Floats, Floats]:
+        """See `Bar`."""
+        (time,) = found
+        limit = self.fastest(group, level, self.number[row_class, i_batch])
+        left = self.trade.first[row_class, i_batch] >= limit * time
+        return left, *self.trade.values(time[left], row_class[left], i_batch[left])
 
 
 class Edges:
@@ -116,7 +123,12 @@ class Edges:
         edges, table = self._coarse
         return tuple(np.ascontiguousarray(np.moveaxis(x, 2, 0)) for x in (edges[group], table[group, level]))
 
-    def beaten(self, values: Floats, group: Ints) -> Mask:
-        """By the fine staircase."""
+    def judged(
+        self, found: list[Floats], group: Ints, level: Ints, row_class: Ints, i_batch: Ints
+    ) -> tuple[Mask, Floats, Floats]:
+        """See `Bar`."""
         edges, table = self._fine
-        return under_staircase(values, group, table, self._levels, edges)
+        x, y = found
+        values = np.column_stack([np.append(self._levels, np.inf)[level], x, y])
+        left = ~under_staircase(values, group, table, self._levels, edges)
+        return left, x[left], y[left]

@@ -1074,13 +1074,15 @@ class Engine:
                 exact = np.broadcast_to(value, (len(m), len(k), len(x), len(self.batch))).astype(np.float64)
                 total = total * exact.reshape(total.shape) ** (power * sign)
             factors.append(total)
+        distinct, number = np.unique(np.concatenate(factors, axis=1), axis=0, return_inverse=True)
+        first, second = np.split(distinct, 2, axis=1)
         return Trade(
             of_model=of_model,
             of_machine=of_machine,
             of_layout=of_layout,
-            sizes=(len(k), len(x)),
-            first=factors[0],
-            second=factors[1],
+            number=number.reshape(len(m), len(k), len(x)),
+            first=first,
+            second=second,
             costs=(signs[0] < 0, signs[1] < 0),
         )
 

@@ -495,13 +495,21 @@ class RunningFrontier:
         self._waiting = 0
         self._sieve: _Sieve | None = None
 
-    def add(self, values: npt.ArrayLike, groups: npt.ArrayLike | int = 0, ids: npt.ArrayLike | None = None) -> None:
+    def add(
+        self,
+        values: npt.ArrayLike,
+        groups: npt.ArrayLike | int = 0,
+        ids: npt.ArrayLike | None = None,
+        *,
+        sieved: bool = False,
+    ) -> None:
         """Offer a batch.
 
         Args:
             values: [n, k], all maximised; float32 stays float32.
             groups: [n] group ids, or one for the whole batch.
             ids: [n] integers by which the caller knows the points; by default the running number of the row.
+            sieved: whether a bar made of this frontier has let them through, so that no sieve is worth its time.
         """
         array = _as_values(values)
         n, k = array.shape
@@ -525,9 +533,9 @@ class RunningFrontier:
         for start in range(0, n, CHUNK):
             part = slice(start, start + CHUNK)
             columns = [np.ascontiguousarray(array[part, objective]) for objective in range(k)]
-            if self._sieve is None and len(self._ids):
+            if self._sieve is None and len(self._ids) and not sieved:
                 self._build()
-            sieve = self._sieve
+            sieve = None if sieved else self._sieve
             index = np.arange(len(columns[0])) if sieve is None else sieve.survivors(columns, group[part])
             index = index[_usable([column[index] for column in columns], self.positive)]
             if len(index):
@@ -615,7 +623,7 @@ class RunningFrontier:
     ) -> npt.NDArray[np.float32]:
         """How far the front of three objectives reaches along rays of the last two.
 
-            R[g, l, d] = largest x for which some front point of group g with first objective >= levels[l] has a second
+            R[l, d, g] = largest x for which some front point of group g with first objective >= levels[l] has a second
                          one >= x and a third one >= ratios[d] x; 0 if there is none
 
         A point on the ray (third = ratio x second) with a second objective below R is beaten by a front point of at
@@ -625,7 +633,7 @@ class RunningFrontier:
             levels: [L] ascending values of the first objective.
             ratios: [D] ascending, above 0.
             costs: second or third objective is the negative of a cost; the rays are those of one over the cost then.
-        Returns: [n_groups, L, D] float32, rounded to nearest. Complexity: O(front log(L D) + n_groups L D).
+        Returns: [L, D, n_groups] float32, rounded to nearest. Complexity: O(front log(L D) + n_groups L D).
         """
         if self.n_objectives != 3:
             raise ValueError(f"rays need three objectives, not {self.n_objectives}")
@@ -633,34 +641,27 @@ class RunningFrontier:
         for name, array in (("levels", level_values), ("ratios", slopes)):
             if array.ndim != 1 or not array.size or np.isnan(array).any() or (array[1:] < array[:-1]).any():
                 raise ValueError(f"{name} must be ascending numbers")
-        self._merge()
-        first, *pair = (column.astype(np.float64) for column in self._columns)
+        waiting = zip(self._columns, *(columns for columns, _, _ in self._buffer), strict=True)  # they beat as well
+        first, *pair = (np.concatenate(parts).astype(np.float64) for parts in waiting)
+        groups = np.concatenate([self._groups, *(group for _, group, _ in self._buffer)])
         with np.errstate(divide="ignore", invalid="ignore"):
             x, y = (-1.0 / column if cost else column for column, cost in zip(pair, costs, strict=True))
             beyond = np.searchsorted(slopes, y / x, side="right")  # the first ray that is steeper than the point's
         level = np.searchsorted(level_values, first, side="right") - 1
-        table = np.zeros((self.n_groups, len(level_values), len(slopes)), dtype=np.float32)
         usable = (level >= 0) & (x > 0) & (y > 0)
-        n_cells = table[0].size
-        some = max((1 << 20) // n_cells, 1)  # groups at a time: what is in the making stays in the cache
-        order = np.argsort(self._groups, kind="stable")
-        starts = np.searchsorted(self._groups[order], np.arange(0, self.n_groups + some, some))
-        for first_group, lo, hi in zip(range(0, self.n_groups, some), starts[:-1], starts[1:], strict=True):
-            reaches = table[first_group : first_group + some]
-            rises = np.zeros_like(reaches)
-            own = order[lo:hi]
-            for part, at, value in ((reaches, beyond - 1, x), (rises, beyond, y)):
-                inside = own[usable[own] & (at[own] >= 0) & (at[own] < len(slopes))]
-                row = (self._groups[inside] - first_group) * len(level_values) + level[inside]
-                np.maximum.at(part.reshape(-1), row * len(slopes) + at[inside], value[inside].astype(np.float32))
-                lower = np.flip(part, 1)  # a level holds what higher ones do
-                np.maximum.accumulate(lower, axis=1, out=lower)
-            flatter = np.flip(reaches, 2)  # flatter rays end at the point's second objective, steeper at its third
-            np.maximum.accumulate(flatter, axis=2, out=flatter)
-            np.maximum.accumulate(rises, axis=2, out=rises)
-            rises /= slopes.astype(np.float32)
-            np.maximum(reaches, rises, out=reaches)
-        return table
+        shape = (len(level_values), len(slopes), self.n_groups)
+        reaches, rises = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
+        for table, at, value in ((reaches, beyond - 1, x), (rises, beyond, y)):
+            inside = usable & (at >= 0) & (at < len(slopes))
+            cell = (level[inside] * len(slopes) + at[inside]) * self.n_groups + groups[inside]
+            np.maximum.at(table.reshape(-1), cell, value[inside].astype(np.float32))
+            for lower in range(len(level_values) - 2, -1, -1):  # a level holds what higher ones do
+                np.maximum(table[lower], table[lower + 1], out=table[lower])
+        for d in range(1, len(slopes)):  # flatter rays end at a point's second objective, steeper ones at its third
+            np.maximum(reaches[:, -d - 1], reaches[:, -d], out=reaches[:, -d - 1])
+            np.maximum(rises[:, d], rises[:, d - 1], out=rises[:, d])
+        rises /= slopes.astype(np.float32)[:, None]
+        return np.maximum(reaches, rises, out=reaches)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Everything needed to go on later, as arrays: `numpy.savez(path, **state)`."""

@@ -47,7 +47,7 @@ from sweep.shard import WHOLE, Shard
 from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, bands, build, filters, kinds, row_reasons
 from sweep.trade import rate
 
-BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
+BLOCK_POINTS = 1 << 20  # of a block; and of its configurations x batches, which should stay in the cache
 BLOCK_LOADS = 1 << 16
 CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
@@ -56,10 +56,12 @@ PLAIN_POINTS = 1 << 13  # evaluated by NumPy at a time
 LATE = {"fits": "capacity", "in_time": "ttft_cut", "in_pace": "tpot_cut"}  # limits of points, and what breaks them
 WRITERS = 2  # threads that encode parts
 PLAIN_GRID = 1 << 16  # points that NumPy evaluates before a compiler is ready
-ROWS_PER_BAR = 32  # rows that are compared with one bar on the device
+ROWS_PER_BAR = 32  # rows that are compared with one bar on the device, at most
+EMPTY = 8  # one slot in so many may stay empty for it
 BLOCKS_AHEAD = 3  # evaluated before the first of them is merged
-FRESH_POINTS = 1_000_000  # the bar is renewed when it let so many points through, or half as many as the front has
-SAMPLES = 8, 1  # parts of a block: rows at random that come first, where no bar keeps points out yet
+FRESH_POINTS = 200_000  # the bar is renewed when it let so many points through, or half as many as the front has
+SAMPLE = 64  # one in so many rows comes first: they set the bar for the others
+FIRST_ROWS = 8  # and the first block of all holds this part of its rows: it has no bar at all
 SAVE_EVERY_S = 5.0
 ACCURACY_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
 
@@ -289,6 +291,7 @@ class Slots:
     taken: np.ndarray  # [slots, bool]
     group: np.ndarray
     level: np.ndarray
+    at_level: np.ndarray  # the level's number among those of the bar
     row_class: np.ndarray
     run_group: np.ndarray  # [runs]
     run_level: np.ndarray  # highest number of a level
@@ -390,11 +393,12 @@ class Run:
             self._share_bars()
 
     def _share_bars(self) -> None:
-        """Rows of a block and of a run in it: as many as leave few slots empty."""
-        classes = len(self.trade.first) if self.trade else 1
-        chunk = min(CHUNK_ROWS, max(self.shard.size(self.space.n_rows), 1))
-        kinds_of_run = min(self.groups.n_row * classes, chunk)
-        while self.rows_per_bar < ROWS_PER_BAR and 4 * kinds_of_run * (2 * self.rows_per_bar - 1) <= chunk:
+        """Rows of a run that share a bar: as many as leave few slots empty, since a run has one group, class, level."""
+        pairs = self.space.n_models * len(self.space.machines)
+        kinds_of_run = min(pairs, self.groups.n_row * len(self.level_values))
+        kinds_of_run *= self.trade.per_machine if self.trade else 1
+        rows = self.shard.size(self.space.n_rows)
+        while self.rows_per_bar < ROWS_PER_BAR and EMPTY * kinds_of_run * self.rows_per_bar <= rows:
             self.rows_per_bar *= 2
         whole = self.rows_per_bar * self.engine.n_devices
         self.block_rows = max(self.block_rows - self.block_rows % whole, whole)
@@ -425,17 +429,20 @@ class Run:
         at_row = self.engine.rows(rows, self.kinds, (self.level.column,))
         return np.asarray(at_row[self.level.column], dtype=np.float64) * self.level.sign
 
-    def _slots(self, rows: np.ndarray) -> Slots:
-        """Rows in order of group, class and level, each group and class from a new run on; a whole number of blocks."""
+    def _slots(self, rows: np.ndarray, *, mixed: bool = False) -> Slots:
+        """Rows in order of group, class and level, each of these from a new run on; a whole number of blocks.
+
+        mixed: levels share runs, under the bar of the highest: for rows that are too few to fill runs.
+        """
         level, group, k = self._row_level(rows), self.groups.rows(rows), self.rows_per_bar
         row_class = np.zeros(len(rows), dtype=np.int64)
         if self.trade:
             row_class = self.trade.classes(*self.space.indices(rows))
         at_level = np.searchsorted(self.level_values, level + self.slack, side="left")  # beyond the last: under no bar
         order = np.lexsort((at_level, row_class, group))
-        new = (np.diff(group[order], prepend=-1) != 0) | (np.diff(row_class[order], prepend=-1) != 0)
-        kind = np.cumsum(new) - 1
-        sizes = np.bincount(kind)
+        keys = (group, row_class) if mixed else (group, row_class, at_level)
+        new = np.logical_or.reduce([np.diff(key[order], prepend=-1) != 0 for key in keys])
+        sizes = np.bincount(np.cumsum(new) - 1)
         runs = -(-sizes // k)
         starts = (np.cumsum(runs) - runs) * k
         slots = np.repeat(starts, sizes) + np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -446,44 +453,43 @@ class Run:
             out[slots] = values[order]
             return out
 
-        by_slot = {"group": placed(group, 0), "row_class": placed(row_class, 0), "level": placed(at_level, 0)}
+        slot_group, slot_class, slot_level = (placed(x, 0) for x in (group, row_class, at_level))
         return Slots(
             rows=placed(rows, rows[0]),
             taken=placed(np.ones(len(rows), dtype=bool), False),
-            group=by_slot["group"],
+            group=slot_group,
             level=placed(level, 0.0),
-            row_class=by_slot["row_class"],
-            run_group=by_slot["group"].reshape(-1, k).max(axis=1),
-            run_level=by_slot["level"].reshape(-1, k).max(axis=1),
-            run_class=by_slot["row_class"].reshape(-1, k).max(axis=1),
+            at_level=slot_level,
+            row_class=slot_class,
+            run_group=slot_group.reshape(-1, k).max(axis=1),
+            run_level=slot_level.reshape(-1, k).max(axis=1),
+            run_class=slot_class.reshape(-1, k).max(axis=1),
         )
 
     def _in_blocks(self, slots: Slots) -> list[Slots]:
         size = self.block_rows
         return [slots.part(slice(at, at + size), self.rows_per_bar) for at in range(0, len(slots.rows), size)]
 
-    def blocks_of(self, rows: np.ndarray, seed: int, *, sampled: bool = False) -> list[Slots]:
+    def blocks_of(self, rows: np.ndarray, seed: int, *, sample: bool = False) -> list[Slots]:
         """Rows in blocks of one size, in any order but always the same one.
 
-        sampled: a few rows at random come first, so that there is a bar when most of them are judged.
+        sample: rows of all sorts, few of each, and the first ones that there are.
         """
         rng = np.random.default_rng(seed)
-        rows = rng.permutation(rows)
         found: list[Slots] = []
-        for part in SAMPLES if sampled else ():
-            first = min(len(rows), max(self.block_rows // part, 1))
-            if first and len(rows) > 2 * self.block_rows:
-                found += self._in_blocks(self._slots(rows[:first]))
+        if sample:
+            rows = rng.permutation(rows)
+            first = max(self.block_rows // FIRST_ROWS, 1)
+            if len(rows) > self.block_rows:
+                found += self._in_blocks(self._slots(rows[:first], mixed=True))
                 rows = rows[first:]
         if len(rows):
-            rest = self._in_blocks(self._slots(rows))
+            rest = self._in_blocks(self._slots(rows, mixed=sample))
             found += [rest[i] for i in rng.permutation(len(rest))]
         return found
 
-    def _everywhere(self, row_group: np.ndarray) -> np.ndarray:
-        """Groups of the points of some row groups: [contexts, row groups]."""
-        at: np.ndarray = row_group[None, :] * self.groups.n_context + self.groups.context[:, None]
-        return at
+    def _groups_of_runs(self, row_group: np.ndarray) -> np.ndarray:
+        return self._groups_at(row_group[None, :], np.arange(self.space.n_contexts)[:, None])
 
     def _dispatch(self, slots: Slots) -> Block:
         """Start a block on the device."""
@@ -497,7 +503,7 @@ class Run:
             objectives=self.objective_names,
             signs=self.signs,
             keep=keep,
-            bar=self.bar.of(self._everywhere(slots.run_group), slots.run_level, slots.run_class),
+            bar=self.bar.of(self._groups_of_runs(slots.run_group), slots.run_level, slots.run_class),
         )
         each = self.space.per_row // (keep.shape[0] * keep.shape[1])
         return Block(slots=slots, asked=int(np.count_nonzero(keep)) * each, out=out)
@@ -513,32 +519,35 @@ class Run:
         at, found = self.engine.collected(out)
         if len(at):
             i_batch, c, r = np.unravel_index(at, out["alive"].shape)
-            x, y = self.trade.values(found[0], slots.row_class[r], i_batch) if self.trade else found
-            self._let_in(slots.rows[r], slots.level[r], slots.group[r], i_batch, c, x, y)
+            group = self._groups_at(slots.group[r], c)
+            left, x, y = self.bar.judged(found, group, slots.at_level[r], slots.row_class[r], i_batch)
+            i_batch, c, r = i_batch[left], c[left], r[left]
+            self._let_in(slots.rows[r], slots.level[r], group[left], i_batch, c, x, y)
         return counts
+
+    def _groups_at(self, row_group: np.ndarray, i_context: np.ndarray) -> np.ndarray:
+        """Groups of the points of some row groups and contexts."""
+        at: np.ndarray = row_group * self.groups.n_context + self.groups.context[i_context]
+        return at
 
     def _let_in(
         self,
         rows: np.ndarray,
         level: np.ndarray,
-        row_group: np.ndarray,
+        group: np.ndarray,
         i_batch: np.ndarray,
         i_context: np.ndarray,
         x: np.ndarray,
         y: np.ndarray,
     ) -> None:
         """Points that may be on the frontier into it: all [points]."""
-        group = row_group * self.groups.n_context + self.groups.context[i_context]
         values = np.column_stack([level, x.astype(np.float64), y.astype(np.float64)])
         ids = (rows * len(self.space.batch) + i_batch) * self.space.n_contexts + i_context
-        if self.front.candidates:
-            left = ~self.bar.beaten(values + np.array([self.slack, 0.0, 0.0]), group)
-            values, group, ids = values[left], group[left], ids[left]
         self._offer(values, group, ids)
 
     def _offer(self, values: np.ndarray, groups: np.ndarray, ids: np.ndarray) -> None:
         """Take what the device let through."""
-        self.front.add(values, groups, ids)
+        self.front.add(values, groups, ids, sieved=self.trade is not None)
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
         """Rows of a block filled up to the block's size, so that every block has one shape and compiles once."""
@@ -619,7 +628,8 @@ class Run:
     def _evaluate_chunk(self, at: int, rows: np.ndarray, start_block: int, behind: ThreadPoolExecutor) -> None:
         """Blocks of a chunk's rows: dispatched here, merged behind; the first ones one by one, until there is a bar."""
         pending: deque[Future[None]] = deque()
-        for number, slots in enumerate(self.blocks_of(rows, at + 1, sampled=at == 0), start=1):
+        sample = self._is_sample[at]
+        for number, slots in enumerate(self.blocks_of(rows, at + 1, sample=sample), start=1):
             if number <= start_block:
                 continue
             while len(pending) >= (BLOCKS_AHEAD if self.done_blocks >= BLOCKS_AHEAD else 1):
@@ -629,19 +639,33 @@ class Run:
             pending.popleft().result()
 
     def _strides(self) -> list[Callable[[], np.ndarray]]:
-        """Chunks of rows: within a range of models every n-th, so that any chunk is a sample of them all."""
+        """Chunks of rows, of one range of models after the other: a sample of all first, then what lies side by side.
+
+        A configuration's rivals are first of all those of its own model and machine: they are of one chunk.
+        """
         per_model = len(self.space.machines) * self.space.n_layouts
-        turns = self.engine.turns(self.engine.filter_stages(self.kinds, self.objective_names, self.signs))
+        stages = self.engine.filter_stages(self.kinds, self.objective_names, self.signs)
+        turns = self.engine.turns(stages)
         chunks: list[Callable[[], np.ndarray]] = []
         self._chunk_sizes: list[int] = []
-        for turn in np.random.default_rng(0).permutation(len(turns)):
+        self._is_sample: list[bool] = []
+
+        def add(own: range, start: int, stop: int, sampled: bool) -> None:
+            n_sampled = len(range(-start % SAMPLE, stop - start, SAMPLE))
+            size = n_sampled if sampled else stop - start - n_sampled
+            if size:
+                chunks.append(functools.partial(_of_range, own, start, stop, sampled))
+                self._chunk_sizes.append(size)
+                self._is_sample.append(sampled)
+
+        rng = np.random.default_rng(0)
+        for turn in rng.permutation(len(turns)):
             first, last = (m * per_model for m in turns[turn])
             own = range(self.shard.first(first), last, self.shard.count)
-            step = -(-len(own) // CHUNK_ROWS)
-            for offset in range(step):
-                rows = own[offset::step]
-                chunks.append(functools.partial(np.arange, rows.start, rows.stop, rows.step, dtype=np.int64))
-                self._chunk_sizes.append(len(rows))
+            add(own, 0, len(own), True)
+            starts = np.arange(0, len(own), CHUNK_ROWS)
+            for start in rng.permutation(starts):
+                add(own, int(start), min(int(start) + CHUNK_ROWS, len(own)), False)
         return chunks
 
     def _chunk_rows(self, at: int) -> int:
@@ -658,7 +682,7 @@ class Run:
     def _passed(self) -> None:
         """Another block is done: the bar is renewed where it lets much through."""
         self.done_blocks += 1
-        if self.done_blocks == 1 or self.front.seen - self.seen_at_bar > max(FRESH_POINTS, self.front.candidates // 2):
+        if self.done_blocks == 1 or self.front.seen - self.seen_at_bar > max(FRESH_POINTS, self.front.candidates):
             self.bar.refresh(self.front, self.level_values)
             self.seen_at_bar = self.front.seen
 
@@ -823,11 +847,11 @@ class Run:
         level, group = self._row_level(rows), self.groups.rows(rows)
         at_level = np.searchsorted(self.level_values, level, side="left")
         number = self.bar.number[self.trade.classes(*self.space.indices(rows))]
-        everywhere = self._everywhere(group).T[:, None, :]
+        everywhere = self._groups_of_runs(group).T[:, None, :]
         limit = self.bar.fastest(everywhere, at_level[:, None, None], number[:, :, None])
         r, i_batch, c = np.nonzero(good & (rate(x, self.trade.costs[0]) >= limit))
         at = (r, i_batch, c)
-        self._let_in(rows[r], level[r], group[r], i_batch, c, x[at], y[at])
+        self._let_in(rows[r], level[r], self._groups_at(group[r], c), i_batch, c, x[at], y[at])
         self._passed()
 
     def _tally(self, reasons: np.ndarray) -> Counts:
@@ -1082,6 +1106,13 @@ class Run:
         assert isinstance(frame, pl.DataFrame)
         labels = [n for n, t in frame.schema.items() if t == pl.Categorical]
         return Result(manifest=manifest, frontier=frame.with_columns(pl.col(labels).cast(pl.String)))
+
+
+def _of_range(own: range, start: int, stop: int, sampled: bool) -> np.ndarray:
+    """Rows of a part of a range: those that are sampled, or the others."""
+    at = np.arange(start, stop, dtype=np.int64)
+    rows: np.ndarray = own.start + own.step * at[(at % SAMPLE == 0) == sampled]
+    return rows
 
 
 def out_of_range(*, out_row: np.ndarray, beyond: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -19,19 +19,24 @@ class Trade:
     Factors are decided by a configuration's class and a batch; classes number the combinations of some fields.
     """
 
-    of_model: Ints  # parts of the class: [models], [machines], [layouts]
+    of_model: Ints  # which combination of those fields each has: [models], [machines], [layouts]
     of_machine: Ints
     of_layout: Ints
-    sizes: tuple[int, int]  # combinations of machines and of layouts
+    number: Ints  # the class of each combination: [models, machines, layouts]
     first: Floats  # factors of the first objective: [classes, batches]
     second: Floats
     costs: tuple[bool, bool]  # objectives that are costs
 
     def classes(self, i_model: Ints, i_machine: Ints, i_layout: Ints) -> Ints:
         """Class of each row."""
-        machines, layouts = self.sizes
-        at: Ints = (self.of_model[i_model] * machines + self.of_machine[i_machine]) * layouts + self.of_layout[i_layout]
+        at: Ints = self.number[self.of_model[i_model], self.of_machine[i_machine], self.of_layout[i_layout]]
         return at
+
+    @property
+    def per_machine(self) -> int:
+        """Classes that the layouts of one model on one machine have, at most."""
+        ordered = np.sort(self.number, axis=-1)
+        return int(np.count_nonzero(np.diff(ordered, axis=-1), axis=-1).max()) + 1
 
     def values(self, time: Floats, row_class: Ints, i_batch: Ints) -> tuple[Floats, Floats]:
         """Both objectives of points, larger is better, in the precision of the time."""
