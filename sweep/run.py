@@ -47,8 +47,9 @@ from sweep.shard import WHOLE, Shard
 from sweep.space import CONTEXT_KEYS, REASON_BIT, Space, bands, build, filters, kinds, row_reasons
 from sweep.trade import rate
 
-BLOCK_POINTS = 1 << 20  # of a block; and of its configurations x batches, which should stay in the cache
+BLOCK_POINTS = 1 << 19  # of a block; and of its configurations x batches, which should stay in the cache
 BLOCK_LOADS = 1 << 16
+FILTERED = 2  # times as many points where only what is on the frontier leaves the block
 CHUNK_ROWS = 1 << 18
 BYTES_PER_ROW = 110  # of a stored point with axis columns; measured 95 to 105, see the benchmark
 DOUBLE = 2  # times as many in float64
@@ -342,7 +343,8 @@ class Run:
         self.kinds = kinds(plan.space)
         self.columns = columns_of(plan.study, plan.space)
         self.accuracy_label = accuracy.label(plan.study.accuracy)
-        block = min(BLOCK_POINTS // plan.space.per_row, BLOCK_LOADS // len(plan.space.batch))
+        points = BLOCK_POINTS * (FILTERED if plan.rows == "frontier" else 1)
+        block = min(points // plan.space.per_row, BLOCK_LOADS // len(plan.space.batch))
         self.block_rows = int(min(max(block, 16), max(plan.space.n_rows, 1)))
         self.part_rows = max(plan.study.store.part_rows // plan.space.per_row, 1)
         self.block_rows = min(self.block_rows, self.part_rows)  # a part is a whole number of blocks

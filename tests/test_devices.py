@@ -29,20 +29,25 @@ study = make_study(
     "frontier.by=[workload.context]",
     "store.rows=frontier",
 )
-run.ROWS_PER_BAR = 8  # several blocks, whose rows share bars, of few rows
-run.BLOCK_POINTS = 64 * 4
+run.ROWS_PER_BAR, run.EMPTY = 8, 0  # several blocks, whose rows share bars, of few rows
+run.BLOCK_POINTS = 32 * 4
 plan = run.plan(study)
 runs = {}
 for n in (1, 2):
     one = run.Run(plan, Path("unused"), config_yaml="", compiled=True, devices=jax.devices()[:n])
     assert one.fast and one.engine.n_devices == n and one.rows_per_bar == 8
     one.frontier_only()
-    assert one.done_blocks > 3
+    assert one.done_blocks > 3, one.done_blocks
     runs[n] = one
-block = runs[2]._dispatch(np.arange(8))
-spread = {name: len(block.out[name].sharding.device_set) for name in ("a", "b", "alive")}
-assert spread == {"a": 2, "b": 2, "alive": 2}, spread
-assert [s.data.shape[-1] for s in block.out["a"].addressable_shards] == [32, 32]
+block = runs[2]._dispatch(runs[2].blocks_of(np.arange(8), 0)[0])
+spread = {name: len(block.out[name].sharding.device_set) for name in ("time", "alive")}
+assert spread == {"time": 2, "alive": 2}, spread
+assert [s.data.shape[-1] for s in block.out["time"].addressable_shards] == [32, 32]
+at, (times,) = runs[2].engine.collected(block.out)
+runs[2].engine.on_host = False  # found where they lie, as on other devices
+there, (same,) = runs[2].engine.collected(block.out)
+runs[2].engine.on_host = True
+assert len(at) and np.array_equal(at, there) and np.array_equal(times, same)
 a, b = (runs[n].front.result() for n in (1, 2))
 assert len(a) > 10
 assert sorted(a.ids) == sorted(b.ids)

@@ -301,6 +301,60 @@ def test_staircase_rounds_down() -> None:
     assert table[0] == np.finfo(np.float32).max
 
 
+# Rays ----------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    tied_points(k=3),
+    st.lists(st.integers(0, 6), min_size=1),
+    st.lists(st.sampled_from([0.2, 0.5, 1.0, 2.0, 3.5]), min_size=1, unique=True),
+    st.tuples(st.booleans(), st.booleans()),
+)
+def test_rays_are_their_definition(
+    case: tuple[Array, Array], levels: list[int], ratios: list[float], costs: tuple[bool, bool]
+) -> None:
+    values, groups = case
+    finite = np.isfinite(values).all(axis=1)
+    values, groups = values[finite].astype(np.float64) + 1.0, groups[finite]
+    levels, ratios = sorted(levels), sorted(ratios)
+    x, y = values[:, 1], values[:, 2]
+    running = RunningFrontier(3, 4)
+    running.add(
+        np.column_stack([values[:, 0], *(-1 / v if c else v for v, c in zip((x, y), costs, strict=True))]), groups
+    )
+    table = running.rays(levels, ratios, costs)
+    assert table.shape == (len(levels), len(ratios), 4)
+    assert table.dtype == np.float32
+    for (i, level), (j, ratio), g in itertools.product(enumerate(levels), enumerate(ratios), range(4)):
+        inside = (groups == g) & (values[:, 0] >= level)
+        assert table[i, j, g] == pytest.approx(max(np.minimum(x, y / ratio)[inside], default=0.0), rel=1e-6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6))
+def test_rays_of_a_part_never_drop_a_front_point(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = model_like(3_000, seed)
+    slopes = np.geomspace(0.01, 100, 40)
+    number = rng.integers(0, len(slopes), len(values))
+    values[:, 2] = values[:, 1] * slopes[number]  # all on rays
+    running = RunningFrontier(3)
+    running.add(values[:1_000])
+    levels = np.unique(values[:, 0])
+    reach = running.rays(levels, slopes)[np.searchsorted(levels, values[:, 0]), number, 0]
+    dropped = values[:, 1] < reach * (1 - 1e-6)
+    assert not (dropped & nondominated(values)).any()
+    assert dropped.mean() > 0.3
+
+
+def test_rays_refuse_what_they_do_not_know() -> None:
+    with pytest.raises(ValueError, match="three"):
+        RunningFrontier(2).rays([0.0], [1.0])
+    with pytest.raises(ValueError, match="ascending"):
+        RunningFrontier(3).rays([0.0], [2.0, 1.0])
+
+
 # Frames --------------------------------------------------------------------------------------------------------------
 
 

@@ -86,15 +86,101 @@ def test_compiled_levels_are_the_plain_model(by: str) -> None:
         f"frontier.by={by}",
     )
     one = run.Run(run.plan(study), Path("unused"), config_yaml="", compiled=True)
-    stages = one.engine.filter_stages(one.kinds, one.objective_names)
+    stages = one.engine.filter_stages(one.kinds, one.objective_names, one.signs)
     assert stages.factored.groups  # something is shared
     space = one.space
     rows = np.random.default_rng(0).choice(space.n_rows, size=one.block_rows // 2, replace=False)
-    block = one._dispatch(rows)
-    a, b = np.asarray(block.out["a"]), np.asarray(block.out["b"])
-    finite = np.argwhere(np.isfinite(a))
-    i_batch, i_context, r = finite[:: max(len(finite) // 2000, 1)].T
+    slots = one.blocks_of(rows, 0)[0]
+    block = one._dispatch(slots)
+    assert one.trade is not None
+    at, (times,) = one.engine.collected(block.out)
+    i_batch, i_context, r = np.unravel_index(at[:: max(len(at) // 2000, 1)], block.out["alive"].shape)
+    a, b = one.trade.values(times[:: max(len(at) // 2000, 1)], slots.row_class[r], i_batch)
     assert len(r) > 100
-    plain = one.engine.plain(block.rows[r], i_batch, i_context, one.kinds)
-    assert np.allclose(a[i_batch, i_context, r], plain["tok_s_gpu"], rtol=1e-5)
-    assert np.allclose(b[i_batch, i_context, r], plain["tok_s_user"], rtol=1e-5)
+    plain = one.engine.plain(slots.rows[r], i_batch, i_context, one.kinds)
+    assert np.allclose(a, plain["tok_s_gpu"], rtol=1e-5)
+    assert np.allclose(b, plain["tok_s_user"], rtol=1e-5)
+
+
+BOTH = st.floats(0.5, 4.0, width=32)
+
+
+@given(st.lists(BOTH, min_size=4, max_size=4), st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_regrouped_programs_give_the_same_values(values: list[float], seed: int) -> None:
+    """Random trees of sums, products, quotients and maxima of a row's, a batch's and a context's numbers."""
+    rng = np.random.default_rng(seed)
+
+    def function(*numbers: Any) -> list[Any]:
+        made = list(numbers)
+        for _ in range(25):
+            x, y = made[rng.integers(len(made))], made[rng.integers(len(made))]
+            which = rng.integers(6)
+            made.append(
+                [x + y, x * y, x - 0.125 * y, x / (1.0 + y * y), jnp.maximum(x, y), jnp.sqrt(1.0 + x * x)][which]
+            )
+            made[-1] = made[-1] / (1.0 + jnp.abs(made[-1]))  # stays within the range of the numbers
+        return made[-3:]
+
+    program, _ = levels.trace(function, *(jnp.float32(1),) * 4)
+    batch, context = 0b0100, 0b1000
+    again = levels.regroup(program, [lambda mask: not mask & context, lambda mask: not mask & batch])
+    found = []
+    for one in (program, again):
+        environment: dict[int, Any] = {i: np.full(1, v, dtype=np.float64) for i, v in enumerate(values)}
+        one.on_host(one.needed(one.outputs), environment)
+        found.append([float(environment[a][0]) if isinstance(a, int) else float(a.value) for a in one.outputs])
+    assert np.allclose(found[0], found[1], rtol=1e-9, atol=1e-12)
+    assert [again.of(a) for a in again.outputs] == [program.of(a) for a in program.outputs]
+
+
+def test_regrouping_saves_operations_of_points() -> None:
+    def function(row: Any, other: Any, batch: Any, context: Any) -> list[Any]:
+        return [row * context * batch * other + row + batch + context + other]
+
+    program, _ = levels.trace(function, *(jnp.float32(1),) * 4)
+    again = levels.regroup(program, [lambda mask: not mask & 0b1000, lambda mask: not mask & 0b0100])
+    wide = [sum(p.depends[s.outputs[0]] & 0b1100 == 0b1100 for s in p.steps) for p in (program, again)]
+    assert wide == [6, 3]  # a product, and sums of it with what batches decide and with what contexts do
+
+
+def test_factors_of_a_product() -> None:
+    def function(a: Any, b: Any, c: Any) -> list[Any]:
+        return [a / (b + c) * 2.5 / b]
+
+    program, _ = levels.trace(function, *(jnp.float32(1),) * 3)
+    found = levels.factors(program, program.outputs[0], lambda atom: True)
+    powers = {a if isinstance(a, int) else float(a.value): power for a, power in found}
+    assert powers.pop(0) == 1 and powers.pop(1) == -1 and powers.pop(2.5) == 1
+    assert list(powers.values()) == [-1]  # b + c
+
+
+@pytest.mark.parametrize(
+    ("objectives", "hangs"),
+    [
+        ("[accuracy, tok_s_gpu, tok_s_user]", True),
+        ("[accuracy, usd_per_mtok, tok_s_user]", True),
+        ("[accuracy, tok_s_gpu, tpot_s]", True),
+        ("[accuracy, tok_s_gpu, request_s]", False),
+    ],
+)
+def test_objectives_that_hang_on_one_time(objectives: str, hangs: bool) -> None:
+    study = make_study(
+        "model=qwen3_32b",
+        "hardware=h200_sxm_141gb",
+        "precision=fp8",
+        "grid.layout={gpus: [2, 4], tpa: pow2}",
+        "grid.workload={batch: [1, 8, 64], context: [2048, 65536]}",
+        f"frontier.objectives={objectives}",
+        "store.rows=frontier",
+    )
+    one = run.Run(run.plan(study), Path("unused"), config_yaml="", compiled=True)
+    assert one.fast and (one.trade is not None) == hangs
+    if one.trade is None:
+        return
+    rows = np.arange(one.space.n_rows)
+    i_batch, i_context = np.full(len(rows), 1), np.zeros(len(rows), dtype=np.int64)
+    plain = one.engine.plain(rows, i_batch, i_context, one.kinds)
+    found = one.trade.values(plain["tpot_s"], one.trade.classes(*one.space.indices(rows)), i_batch)
+    for objective, values in zip(one.pair, found, strict=True):
+        assert np.allclose(values, plain[objective.column] * objective.sign, rtol=1e-5)
