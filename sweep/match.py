@@ -296,7 +296,7 @@ def _matched_frame(p: pl.DataFrame, d: pl.DataFrame, counted: dict[str, np.ndarr
     replaced = [
         pl.Series(name, values).fill_nan(None).cast(d.schema.get(name, pl.Float32)) for name, values in new.items()
     ]
-    frame = d.with_columns(replaced, *_factors(p, d))
+    frame = d.with_columns([*replaced, *_factors(p, d)])
     layouts = [k for k in (f"layout.{key}" for key in LAYOUT_KEYS) if k in p.columns]
     own = [p[k].alias(f"prefill.{k}") for k in ("hardware", *layouts) if k in p.columns]
     counts = {

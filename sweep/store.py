@@ -480,6 +480,11 @@ def shard_of(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and {"index", "count", "study_sha256"} <= set(found) else None
 
 
+def completed(frame: pl.DataFrame) -> pl.DataFrame:
+    """A table in memory with the columns that follow from its own, as `scan` has them."""
+    return with_bands(with_derived(frame.lazy())).collect()
+
+
 def with_bands(frame: pl.LazyFrame) -> pl.LazyFrame:
     """Columns of the 80 % band beside their best values, from the factors of the row (`sweep.columns.ends`).
 

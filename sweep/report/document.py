@@ -18,6 +18,7 @@ from sweep.report import tags
 from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
 from sweep.report.markdown import (
     BOUND_LABELS,
+    cell,
     grid,
     header,
     integer,
@@ -50,7 +51,7 @@ _FIGURES_VERIFIED = ("confirmed", "published", "official", "measured", "verified
 _POINT_COLUMNS = (
     "model", "hardware", "precision", "serving", "prefill.hardware", "prefill.layout", "layout", "n_prefill",
     "n_decode", "workload.batch", "workload.context", "workload.isl", "workload.osl",
-    "accuracy", "tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high", "tok_s_user", "ttft_s", "bound", "robust",
+    "accuracy", "tok_s_gpu", "tok_s_user", "ttft_s", "bound", "robust",
     "loss_source",
 )  # fmt: skip
 RANGE_ROWS = 24  # of the table of ranges left
@@ -303,7 +304,8 @@ class _Page:
         words = [model_label(row, self.extra), *_present(row, "precision"), layout_label(row)]
         if row.get("workload.batch") is not None:
             words.append(f"batch {integer(row['workload.batch'])}")
-        text = f"**{row[self.line]}** gives the most: {number(row['tok_s_gpu'])} output tok/s/GPU ({', '.join(words)})"
+        rate = cell(row, "tok_s_gpu")
+        text = f"**{row[self.line]}** gives the most: {rate} output tok/s/GPU ({', '.join(words)})"
         if best.height > 1:
             second = best.row(1, named=True)
             text += f", {number(row['tok_s_gpu'] / second['tok_s_gpu'], 3)} times {second[self.line]}"
