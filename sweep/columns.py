@@ -219,7 +219,7 @@ MATCH_COLUMNS: tuple[Column, ...] = (
 DERIVED_COLUMNS = tuple(_c(d.name, d.unit, d.doc, "derived", "float64") for d in ABOUT.values())
 _UNITS = {c.name: c.unit for c in (*DERIVED_COLUMNS, *ALL_COLUMNS, *MATCH_COLUMNS)}
 DERIVED: tuple[Column, ...] = tuple(
-    _c(name, _UNITS[b.of], f"{end} end of the 80 % band of {b.of}: {b.doc}", "derived")
+    _c(name, _UNITS[b.of], f"{end} end of the 80 % band of {b.of}, by {b.doc}", "derived")
     for b in BANDS.values()
     for end, name in (("low", b.low), ("high", b.high))
 )

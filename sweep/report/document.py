@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from sweep.accuracy import TIE_DENSE_NATS, TIE_MOE_NATS
+from sweep.columns import BANDS, FACTORS
 from sweep.report import tags
 from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
 from sweep.report.markdown import (
@@ -183,7 +184,9 @@ class _Page:
             share = max(CSV_ROWS // max(len(groups), 1), 1)
             frame = pl.concat([_even(group, share) for group in groups])
         nested = [c for c, t in frame.schema.items() if t.is_nested()]
-        _write(self.directory / "frontier.csv", frame.drop(nested).write_csv())
+        # of the bands those of the report's tables; the others follow from the factors
+        ends = [e for b in BANDS.values() if b.of not in _POINT_COLUMNS for e in (b.low, b.high)]
+        _write(self.directory / "frontier.csv", frame.drop(nested).drop(ends, strict=False).write_csv())
 
     def _html(self) -> None:
         """The interactive page; none without points."""
@@ -612,19 +615,27 @@ class _Page:
     def _bands(self) -> list[str]:
         """How far measured points were from predicted ones, per kind of machine."""
         frame = self.frontier
-        if not {"band_low", "band_high", self.line} <= set(frame.columns):
+        factors = [name for name in FACTORS[:6] if name in frame.columns]
+        if len(factors) < 2 or self.line not in frame.columns:
             return []
-        known = frame.filter(pl.col("band_low").is_not_null())
-        spans: dict[tuple[str, str], list[str]] = {}
-        for name, low, high in known.select(self.line, "band_low", "band_high").unique().sort(self.line).iter_rows():
-            spans.setdefault((f"{low:.2f}", f"{high:.2f}"), []).append(str(name))
+        known = frame.filter(pl.col("band_low").is_not_null()).select(self.line, *factors).unique()
+        spans: dict[tuple[str, ...], list[str]] = {}
+        for name, *edges in known.sort(self.line, *factors).iter_rows():
+            spans.setdefault(tuple(f"{edge:.2f}" for edge in edges), []).append(str(name))
         if not spans:
             return []
-        text = "; ".join(f"{low} to {high} ({_and(sorted(set(names)))})" for (low, high), names in spans.items())
+        metrics = ("time per token", "throughput per GPU", "first token")
+        text = "; ".join(
+            ", ".join(f"{what} {low} to {high}" for what, low, high in zip(metrics, e[::2], e[1::2], strict=False))
+            + f" ({_and(sorted(set(names)))})"
+            for e, names in spans.items()
+        )
         return [
-            "Eight of ten measured times per token lie within these factors of a prediction, by serving points that "
-            f"the constants were not fitted on: {text}. `low` and `high` of a rate follow from them; two points that "
-            "differ by less share most of their error, and are better told apart than the band suggests."
+            "Behind a figure stands in brackets what 8 of 10 measurements lie between, by serving points that the "
+            f"constants were not fitted on. As factors on the prediction: {text}. A first token also gets the seconds "
+            "of a frontend, no queue; prices and energy err as throughput does, and by what is wrong with the price "
+            "per GPU-hour or the power, which the band leaves out. Two points that differ by less share most of their "
+            "error, and are better told apart than the band suggests."
         ]
 
     def _unverified(self) -> list[str]:

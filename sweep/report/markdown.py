@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -255,19 +255,18 @@ def cell(
         return value or "–"
     if column in ("workload.context", "workload.isl", "workload.osl"):
         return tokens(value)
-    if column in INTEGERS or isinstance(value, int):
-        return integer(value)
     factor = HEADERS.get(column, ("", 1.0))[1]
-    return number(float(value) * factor, digits) + _between(row, column, factor)
+    if column in INTEGERS or isinstance(value, int):
+        return integer(value) + _between(row, column, integer)
+    return number(float(value) * factor, digits) + _between(row, column, lambda end: number(end * factor))
 
 
-def _between(row: Mapping[str, Any], column: str, factor: float) -> str:
+def _between(row: Mapping[str, Any], column: str, text: Callable[[float], str]) -> str:
     """Both ends of a column's 80 % band behind its value: ` (740 to 1,180)`; nothing where the row has none."""
     band = BANDS.get(column)
-    ends = [] if band is None else [row.get(band.low), row.get(band.high)]
-    if not ends or None in ends:
-        return ""
-    return f" ({' to '.join(number(float(end) * factor) for end in ends)})"
+    names = (f"{column}_low", f"{column}_high") if band is None else (band.low, band.high)
+    low, high = (row.get(name) for name in names)
+    return "" if low is None or high is None else f" ({text(low)} to {text(high)})"
 
 
 def header(column: str) -> str:

@@ -132,10 +132,10 @@ def _constants(e: Explanation) -> str:
 def _between(e: Explanation, column: str, factor: float) -> str:
     """Both ends of a column's 80 % band, as its value is shown; nothing where it has none."""
     band = BANDS.get(column)
-    ends = None if band is None else (e.columns.get(band.low), e.columns.get(band.high))
-    if ends is None or None in ends:
+    low, high = (None, None) if band is None else (e.columns.get(band.low), e.columns.get(band.high))
+    if low is None or high is None:
         return ""
-    return " to ".join(number(end * factor) for end in ends)
+    return f"{number(low * factor)} to {number(high * factor)}"
 
 
 def _count(number: float, noun: str) -> str:
