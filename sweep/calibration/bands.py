@@ -25,14 +25,19 @@ LEVEL_OF = {"curve": "measured", **{way: level for level, ways in LEVELS.items()
 # A group of n rows counts n ** this: models and chips by the root of their rows (one model is half of all rows),
 # generations and makers alike, since the next one is a draw of generations, not of rows.
 COUNTS = {"measured": 0.5, "inherited": 0.0, "unrelated": 0.0}
-# What has residuals of its own, split where they differ. Of an unmeasured machine no kind is narrower than the one
-# before it, which more generations have rows of.
-KINDS: dict[str, tuple[str, ...]] = {
-    "tpot": ("undrafted", "drafted"),
-    "tok_s_gpu": ("aggregated", "drafted", "disaggregated"),  # drafted: aggregated
-    "ttft": ("light", "queued", "disaggregated_light", "disaggregated_queued"),  # of a service, waiting included
-    "first": ("aggregated", "disaggregated"),  # of `ttft_s` of a sweep and the frontend before it: nobody waits
-    "prefill": ("disaggregated",),  # prompts per second of a pool over those of one prompt at a time
+# What has residuals of its own, split where they differ; behind each kind the one that stands in where it has few rows.
+# Of an unmeasured machine no kind is narrower than that one, which more generations have rows of.
+KINDS: dict[str, dict[str, str | None]] = {
+    "tpot": {"undrafted": None, "drafted": "undrafted"},
+    "tok_s_gpu": {"aggregated": None, "drafted": "aggregated", "disaggregated": "aggregated"},
+    "ttft": {  # of a service, waiting included
+        "light": None,
+        "queued": None,
+        "disaggregated_light": "light",
+        "disaggregated_queued": "queued",
+    },
+    "first": {"aggregated": None, "disaggregated": "aggregated"},  # of `ttft_s` of a sweep and a frontend: nobody waits
+    "prefill": {"disaggregated": None},  # prompts per second of a pool over those of one prompt at a time
 }
 
 
@@ -138,19 +143,15 @@ def bands(r: Residuals, keep: np.ndarray | None = None) -> Bands:
             kind = np.tile(kinds[metric], len(known))
             group = np.concatenate([np.char.add(f"{way}:", r.group[way]) for way in known])
             found: dict[str, tuple[float, float]] = {}
-            before: tuple[float, float] | None = None
-            for name in names:
+            for name, stand_in in names.items():
                 own = seen & (kind == name)
                 if own.sum() < LEAST_ROWS * len(known):
-                    if before is None and seen.sum() >= LEAST_ROWS:
-                        before = quantile_band(values[seen], _weight(group[seen], level))
-                    if before is not None:
-                        found[name] = before
-                    continue
-                edge = quantile_band(values[own], _weight(group[own], level))
-                if level != "measured":
-                    edge = edge if before is None else _wider(edge, before)
-                before = found[name] = edge
+                    if stand_in in found:
+                        found[name] = found[stand_in]
+                        continue
+                    own = seen
+                if own.sum() >= LEAST_ROWS:
+                    found[name] = quantile_band(values[own], _weight(group[own], level))
             if found:
                 out.setdefault(level, {})[metric] = found
     return _stepped(out)
@@ -164,16 +165,20 @@ def _weight(group: np.ndarray, level: str) -> np.ndarray:
 
 
 def _stepped(found: Bands) -> Bands:
-    """Each level at least as wide as the one before: what was not measured is not better known."""
+    """Each level at least as wide as the one before, and of unmeasured machines each kind as the one it leans on."""
     before: dict[str, dict[str, tuple[float, float]]] = {}
     for level in LEVELS:
+        if level not in found:
+            continue
         here = {metric: dict(kinds) for metric, kinds in before.items()}
-        for metric, kinds in found.get(level, {}).items():
+        for metric, kinds in found[level].items():
             for kind, edge in kinds.items():
-                old = before.get(metric, {}).get(kind)
-                here.setdefault(metric, {})[kind] = edge if old is None else _wider(edge, old)
-        if level in found:
-            found[level] = before = here
+                own = here.setdefault(metric, {})
+                own[kind] = _wider(edge, own.get(kind, edge))
+                stand_in = KINDS[metric][kind]
+                if level != "measured" and stand_in in own:
+                    own[kind] = _wider(own[kind], own[stand_in])
+        found[level] = before = here
     return found
 
 
