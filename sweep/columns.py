@@ -162,8 +162,8 @@ def ends(by: str, value: Any, get: Callable[[str], Any], below: Callable[[Any], 
         time, rate, prefill: x f    speed, cost: x / f    first: (x + a) f, but x itself is inside; a the frontend
         request: x - sqrt(d1^2 + d2^2), d1 what the first token falls short by at its end, d2 the others at theirs
 
-    The two errors of a request are taken as independent: on held-out rows their correlation is 0.1 to 0.2, and the root
-    holds 79 to 84 % of measured requests where the plain sum holds 81 to 89 %.
+    The two errors of a request are taken as independent: on held-out rows their correlation is -0.15 to 0.12, and the
+    root holds 76 to 85 % of measured requests (curves, models, chips left out) where the plain sum holds 79 to 88 %.
 
     Args:
         by: how the band is carried over, see `BANDS`.

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from sweep.columns import ends
+
 Bands = dict[str, dict[str, dict[str, tuple[float, float]]]]  # level, metric, kind: factors
 
 SHARE = 0.8
@@ -39,6 +41,7 @@ KINDS: dict[str, dict[str, str | None]] = {
     "first": {"aggregated": None, "disaggregated": "aggregated"},  # of `ttft_s` of a sweep and a frontend: nobody waits
     "prefill": {"disaggregated": None},  # prompts per second of a pool over those of one prompt at a time
 }
+METRICS = (*KINDS, "request")  # a request has no band of its own: it follows from those of ttft and tpot
 
 
 def kind_of(metric: str, *, drafted: bool = False, disaggregated: bool = False, light: bool = True) -> str:
@@ -63,6 +66,7 @@ class Residuals:
     """Logarithms of measured over predicted, of rows left out of the fit in several ways; NaN where not measured."""
 
     log: dict[str, dict[str, np.ndarray]]  # way, metric: [rows]
+    first: dict[str, np.ndarray]  # way: share of the first token in a predicted request
     group: dict[str, np.ndarray]  # way: the group that each row was left out with
     row_id: np.ndarray
     drafted: np.ndarray
@@ -78,7 +82,7 @@ class Residuals:
         return np.array([kind_of(metric, drafted=d, disaggregated=p, light=w) for d, p, w in flags])
 
     def frame(self) -> pl.DataFrame:
-        """As a table: one line per row, residuals in thousandths."""
+        """As a table: one line per row, residuals and shares in thousandths."""
         columns: dict[str, Any] = {"row_id": self.row_id.astype(str)}
         columns |= {f"left_out_{way}": self.group[way].astype(str) for way in self.log}
         for name in ("drafted", "disaggregated", "light"):
@@ -89,6 +93,7 @@ class Residuals:
                 columns[f"{way}_{metric}"] = [
                     round(1e3 * v) if ok else None for v, ok in zip(values, some, strict=True)
                 ]
+            columns[f"{way}_first_share"] = [round(1e3 * v) if np.isfinite(v) else None for v in self.first[way]]
         schema = {k: pl.Int32 for k in columns if k.partition("_")[0] in self.log}
         return pl.DataFrame(columns, schema_overrides=schema)
 
@@ -96,15 +101,13 @@ class Residuals:
     def of(frame: pl.DataFrame) -> Residuals:
         """From the table that `frame` makes."""
         ways = [c.removeprefix("left_out_") for c in frame.columns if c.startswith("left_out_")]
+
+        def column(name: str) -> np.ndarray:
+            return frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() / 1e3
+
         return Residuals(
-            log={
-                way: {
-                    metric: frame[f"{way}_{metric}"].cast(pl.Float64).fill_null(float("nan")).to_numpy() / 1e3
-                    for metric in KINDS
-                    if f"{way}_{metric}" in frame.columns
-                }
-                for way in ways
-            },
+            log={way: {m: column(f"{way}_{m}") for m in METRICS if f"{way}_{m}" in frame.columns} for way in ways},
+            first={way: column(f"{way}_first_share") for way in ways},
             group={way: frame[f"left_out_{way}"].cast(pl.String).to_numpy().astype(str) for way in ways},
             row_id=frame["row_id"].cast(pl.String).to_numpy().astype(str),
             **{k: frame[k].to_numpy().astype(bool) for k in ("drafted", "disaggregated", "light")},
@@ -134,6 +137,8 @@ def bands(r: Residuals, keep: np.ndarray | None = None) -> Bands:
     out: Bands = {}
     for level, ways in LEVELS.items():
         have = [way for way in ways if way in r.log]
+        if level == "measured" and not have:  # rows of one model on one chip
+            have = [way for way in r.log if LEVEL_OF[way] == level]
         for metric, names in KINDS.items():
             known = [way for way in have if metric in r.log[way]]
             if not known:
@@ -150,7 +155,7 @@ def bands(r: Residuals, keep: np.ndarray | None = None) -> Bands:
                         found[name] = found[stand_in]
                         continue
                     own = seen
-                if own.sum() >= LEAST_ROWS:
+                if own.sum() >= LEAST_ROWS * len(known):
                     found[name] = quantile_band(values[own], _weight(group[own], level))
             if found:
                 out.setdefault(level, {})[metric] = found
@@ -204,38 +209,52 @@ def coverage(r: Residuals) -> list[Coverage]:
     kinds = {metric: r.kinds(metric) for metric in KINDS}
     for way, metrics in r.log.items():
         group = r.group[way]
-        inside = {metric: np.full(len(r), np.nan) for metric in metrics}
+        low, high = ({metric: np.full(len(r), np.nan) for metric in METRICS} for _ in range(2))
         for name in np.unique(group):
             mine = group == name
-            edges = bands(r, ~mine).get(LEVEL_OF[way], {})
-            for metric, values in metrics.items():
-                if metric not in edges:
-                    continue
-                for kind, (low, high) in edges[metric].items():
-                    at = mine & (kinds[metric] == kind) & np.isfinite(values)
-                    inside[metric][at] = (values[at] >= np.log(low)) & (values[at] <= np.log(high))
-        for metric, hit in inside.items():
-            known = np.isfinite(hit)
-            if known.any():
-                alike = [hit[known & (group == name)].mean() for name in np.unique(group[known])]
-                out.append(
-                    Coverage(
-                        left_out=way,
-                        level=LEVEL_OF[way],
-                        metric=metric,
-                        rows=int(known.sum()),
-                        inside=float(hit[known].mean()),
-                        inside_alike=float(np.mean(alike)),
-                    )
+            for metric, edges in bands(r, ~mine).get(LEVEL_OF[way], {}).items():
+                for kind, (a, b) in edges.items():
+                    at = mine & (kinds[metric] == kind)
+                    low[metric][at], high[metric][at] = a, b
+        low["request"], high["request"] = _requests(low, high, r.first[way])
+        for metric, values in metrics.items():
+            known = np.isfinite(values) & np.isfinite(low[metric])
+            if not known.any():
+                continue
+            hit = (values >= np.log(low[metric])) & (values <= np.log(high[metric]))
+            alike = [hit[known & (group == name)].mean() for name in np.unique(group[known])]
+            out.append(
+                Coverage(
+                    left_out=way,
+                    level=LEVEL_OF[way],
+                    metric=metric,
+                    rows=int(known.sum()),
+                    inside=float(hit[known].mean()),
+                    inside_alike=float(np.mean(alike)),
                 )
+            )
     return out
+
+
+def _requests(
+    low: Mapping[str, np.ndarray], high: Mapping[str, np.ndarray], share: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of whole requests from those of their first token, of a share of the time, and of the rest."""
+    factors = {
+        "ttft_s": share,
+        "ttft_band_add_s": 0.0,
+        **{"ttft_band_low": low["ttft"], "ttft_band_high": high["ttft"]},
+        **{"band_low": low["tpot"], "band_high": high["tpot"]},
+    }
+    found: tuple[np.ndarray, np.ndarray] = ends("request", 1.0, factors.__getitem__, lambda d: np.minimum(d, 0.0))
+    return found
 
 
 def summary(r: Residuals) -> pl.DataFrame:
     """The bands with what they rest on: level, metric, kind, ends, rows; then the held-out coverage by way."""
     made, lines = bands(r), []
     for level, metrics in made.items():
-        way = LEVELS[level][0]
+        way = next(w for w in (*LEVELS[level], *r.log) if w in r.log)
         for metric, kinds in metrics.items():
             own = np.isfinite(r.log[way][metric])
             for kind, (low, high) in kinds.items():
@@ -259,10 +278,10 @@ def text(r: Residuals) -> str:
             lines.append(f"  {level:10s} {metric:10s} {ends}")
     found = {(c.left_out, c.metric): c for c in coverage(r)}
     lines.append("held-out rows inside, the band made without them [% of rows; groups counted alike]:")
-    lines.append(f"  {'left out':12s}" + "".join(f"{metric:>16s}" for metric in KINDS))
+    lines.append(f"  {'left out':12s}" + "".join(f"{metric:>16s}" for metric in METRICS))
     for way in r.log:
         cells = []
-        for metric in KINDS:
+        for metric in METRICS:
             c = found.get((way, metric))
             cells.append(f"{'–':>16s}" if c is None else f"{100 * c.inside:9.1f}; {100 * c.inside_alike:5.1f}")
         lines.append(f"  {way:12s}" + "".join(cells))

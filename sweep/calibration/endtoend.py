@@ -35,6 +35,7 @@ from sweep.calibration.predict import (
 from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_point
 from sweep.calibration.score import doubt, ranking, rate_of, score, tpot_of, ttft_of
 from sweep.config import Library, as_record
+from sweep.cost.serving import decode_steps
 from sweep.machine import math_unit, relative_of
 from sweep.point import FORMAT_MATH
 
@@ -584,6 +585,7 @@ def residuals(
     each = load / np.array([p.decode_workers for p in s.points])
     prompts = np.array([p.prefill_workers * p.prefill.dpa for p in s.points])
     per_gpu = np.array([p.gpus / p.osl for p in s.points])
+    steps = decode_steps(np.array([p.osl for p in s.points]))
     frontend = serving.first_s["default"] * np.where(split, serving.handoff, 1.0)
 
     def logs(p: Predicted) -> dict[str, np.ndarray]:
@@ -597,10 +599,13 @@ def residuals(
                 "ttft": s.log_ttft - np.log(p.ttft_s),
                 "first": np.where(load <= LIGHT, first, np.nan),
                 "prefill": np.where(starved, pool, np.nan),
+                "request": np.log(np.exp(s.log_ttft) + steps * np.exp(s.log_tpot))
+                - np.log(p.ttft_s + steps * p.tpot_s),
             }
 
     return bands.Residuals(
         log={way: logs(p) for way, p in out.items()},
+        first={way: p.ttft_s / (p.ttft_s + steps * p.tpot_s) for way, p in out.items()},
         group={way: np.array(groups[way]) for way in out},
         row_id=np.array([p.row_id for p in s.points]),
         drafted=np.array([p.drafted > 0 for p in s.points]),
@@ -655,6 +660,8 @@ def fit(
     groups = {**split_groups(s), "vendor": [maker[g] for g in s.generation]}
     out: dict[str, Predicted] = {}
     for way in leave_out:
+        if len(set(groups[way])) < 2:  # nothing would be left to fit
+            continue
         more: dict[str, Any] = {}
         if way in ("generation", "vendor"):  # a machine that nobody has measured, not even its kernels
             gone = {n: {g for g in maker if n in (g, maker[g])} for n in set(groups[way])}
@@ -702,6 +709,6 @@ def scores_table(r: Report) -> str:
             f"{way:12s} {100 * t.median:10.1f}% {100 * t.mean:5.1f}% {100 * t.p90:5.1f}% {100 * t.bias:+5.1f}%"
             f" {100 * x['rate_aggregated'].median:14.1f}% {100 * x['rate_disaggregated'].median:7.1f}%"
             f" {100 * x['ttft_light'].median:10.1f}% {x['ranks'].median:13.3f} {x['ranks'].weighted:6.3f}"
-            f" {100 * x['in_band']:7.1f}%"
+            + ("       –" if np.isnan(x["in_band"]) else f" {100 * x['in_band']:7.1f}%")
         )
     return "\n".join([*lines, bands.text(r.residuals)])

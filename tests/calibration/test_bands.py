@@ -23,7 +23,7 @@ from sweep.machine import band_of
 # --- from residuals ----------------------------------------------------------------------------------------------
 
 
-def made(n: int = 4000, seed: int = 0, **spread: float) -> Residuals:
+def made(n: int = 3000, seed: int = 0, **spread: float) -> Residuals:
     """Residuals of a known spread: generations and makers are shifted, everything else is noise."""
     rng = np.random.default_rng(seed)
     group = {
@@ -35,8 +35,11 @@ def made(n: int = 4000, seed: int = 0, **spread: float) -> Residuals:
     }
     shift = {w: rng.normal(0.0, spread.get(w, 0.0), 12)[group[w].astype(int)] for w in group}
     noise = {metric: rng.normal(0.0, 0.2, n) for metric in KINDS}
+    first = rng.random(n)
+    noise["request"] = np.log(first * np.exp(noise["ttft"]) + (1.0 - first) * np.exp(noise["tpot"]))
     return Residuals(
         log={w: {metric: v + shift[w] for metric, v in noise.items()} for w in group},
+        first=dict.fromkeys(group, first),
         group=group,
         row_id=np.arange(n).astype(str),
         drafted=rng.random(n) < 0.3,
@@ -81,8 +84,10 @@ def test_a_large_group_does_not_drown_the_others() -> None:
     assert bands.bands(uneven)["inherited"]["tpot"]["undrafted"][1] > np.exp(0.7)
 
 
-def test_kinds_of_few_rows_borrow() -> None:
+def test_what_has_few_rows_borrows() -> None:
     r = made(200)
+    alone = dataclasses.replace(r, log={"curve": r.log["curve"]})
+    assert set(bands.bands(alone)) == {"measured"} and {c.left_out for c in bands.coverage(alone)} == {"curve"}
     few = dataclasses.replace(r, drafted=np.arange(200) < 5)
     tpot = bands.bands(few)["measured"]["tpot"]
     assert tpot["drafted"] == tpot["undrafted"]
@@ -116,8 +121,8 @@ def test_the_preset_says_what_its_residuals_give(shipped: Residuals) -> None:
 # rows: 68 and 70 %), and what is left out by generation and maker, of which there are six and two.
 REACHED = {
     "curve": ("tpot", "tok_s_gpu", "ttft", "first", "prefill"),
-    "model": ("tpot", "first", "prefill"),
-    "chip": ("tpot", "tok_s_gpu", "ttft", "prefill"),
+    "model": ("tpot", "first", "prefill", "request"),
+    "chip": ("tpot", "tok_s_gpu", "ttft", "prefill", "request"),
 }
 
 
