@@ -9,6 +9,7 @@ of whole makers left out, which took the constants common to all chips.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,10 +77,11 @@ class Residuals:
     def __len__(self) -> int:
         return len(self.drafted)
 
-    def kinds(self, metric: str) -> np.ndarray:
-        """The kind of each row."""
-        flags = zip(self.drafted, self.disaggregated, self.light, strict=True)
-        return np.array([kind_of(metric, drafted=d, disaggregated=p, light=w) for d, p, w in flags])
+    @functools.cached_property
+    def kinds(self) -> dict[str, np.ndarray]:
+        """The kind of each row, by metric."""
+        flags = [*zip(self.drafted, self.disaggregated, self.light, strict=True)]
+        return {m: np.array([kind_of(m, drafted=d, disaggregated=p, light=w) for d, p, w in flags]) for m in KINDS}
 
     def frame(self) -> pl.DataFrame:
         """As a table: one line per row, residuals and shares in thousandths."""
@@ -133,7 +135,7 @@ def bands(r: Residuals, keep: np.ndarray | None = None) -> Bands:
         keep: which rows count; all if not given.
     """
     kept = np.ones(len(r), dtype=bool) if keep is None else keep
-    kinds = {metric: r.kinds(metric) for metric in KINDS}
+    kinds = r.kinds
     out: Bands = {}
     for level, ways in LEVELS.items():
         have = [way for way in ways if way in r.log]
@@ -206,7 +208,7 @@ def coverage(r: Residuals) -> list[Coverage]:
     fifth of all curves, of the other ways one model, chip, generation or maker.
     """
     out = []
-    kinds = {metric: r.kinds(metric) for metric in KINDS}
+    kinds = r.kinds
     for way, metrics in r.log.items():
         group = r.group[way]
         low, high = ({metric: np.full(len(r), np.nan) for metric in METRICS} for _ in range(2))
@@ -258,7 +260,7 @@ def summary(r: Residuals) -> pl.DataFrame:
         for metric, kinds in metrics.items():
             own = np.isfinite(r.log[way][metric])
             for kind, (low, high) in kinds.items():
-                rows = int((own & (r.kinds(metric) == kind)).sum())
+                rows = int((own & (r.kinds[metric] == kind)).sum())
                 lines.append({"what": "band", "level": level, "metric": metric, "kind": kind, "rows": rows,
                               "low": low, "high": high})  # fmt: skip
     for c in coverage(r):

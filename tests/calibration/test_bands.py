@@ -19,6 +19,9 @@ from sweep.calibration.bands import KINDS, Residuals
 from sweep.columns import BANDS, FACTORS, NEEDS, ends
 from sweep.config import Library, conf_dir
 from sweep.machine import band_of
+from sweep.space import bands as bands_of_rows
+from sweep.space import build
+from tests.conftest import make_study
 
 # --- from residuals ----------------------------------------------------------------------------------------------
 
@@ -185,39 +188,31 @@ GRID = [
     "grid=none",
     "grid.model=[llama_3_1_70b, deepseek_v3]",
     "grid.hardware=[gb300_nvl72, rubin_vr200_nvl72_ex_nvl144, tpu_v5p]",
+    "grid.efficiency=[measured, ideal]",
     "precision=fp8",
     "grid.layout={gpus: [8], tpa: [8]}",
     "grid.workload={batch: [1, 32]}",
-    "frontier.robust=false",
-    "report=false",
-    "progress=false",
 ]
 
 
 @pytest.fixture(scope="module")
 def tables(outputs: Path) -> dict[str, pl.DataFrame]:
-    """What a sweep stores of a replica that prefills, of the same under the roofline itself, and of two pools."""
-    found = {}
-    for name, more in {
-        "aggregated": ["serving=aggregated", "grid.efficiency=[measured, ideal]"],
-        "pools": ["serving=disaggregated", "serving.gpus=32"],
-    }.items():
-        directory = outputs / f"bands_{name}"
-        assert sweep_cli.main([*GRID, *more, "store.rows=all", f"output={directory}"]) == 0
-        found[name] = store.scan(directory).collect()
-    both = found["aggregated"]
+    """What a sweep stores of two pools, of one of them, and of both under the roofline itself."""
+    directory = outputs / "bands"
+    more = ["serving=disaggregated", "serving.gpus=32", "frontier.robust=false", "report=false", "progress=false"]
+    assert sweep_cli.main([*GRID, *more, f"output={directory}"]) == 0
+    found = {"pools": store.scan(directory).collect(), "decode": store.scan(directory / "decode").collect()}
     ideal = pl.col("efficiency") == "ideal"
-    return {**found, "aggregated": both.filter(~ideal), "ideal": both.filter(ideal)}
+    return {**{k: t.filter(~ideal) for k, t in found.items()}, "ideal": found["pools"].filter(ideal)}
 
 
-@pytest.mark.parametrize("name", ["aggregated", "pools"])
+@pytest.mark.parametrize("name", ["pools", "decode"])
 def test_every_metric_of_a_sweep_has_a_band(tables: dict[str, pl.DataFrame], name: str) -> None:
     frame = tables[name]
-    missing = {"prefill_req_per_s"} if name == "aggregated" else set()
     for of, band in BANDS.items():
-        if of in missing:
-            continue
         known = frame.filter(pl.col(of).is_not_null())
+        if name == "decode" and of == "usd_per_mtok_input":  # nobody prefills
+            continue
         assert known.height, of
         low, best, high = (known[c].cast(pl.Float64) for c in (band.low, of, band.high))
         assert low.null_count() == high.null_count() == 0, of
@@ -226,13 +221,18 @@ def test_every_metric_of_a_sweep_has_a_band(tables: dict[str, pl.DataFrame], nam
 
 
 def test_factors_are_those_of_the_machine_and_the_way_of_serving(tables: dict[str, pl.DataFrame]) -> None:
-    for name, kind in (("aggregated", "aggregated"), ("pools", "disaggregated")):
-        for machine in tables[name]["hardware"].unique():
-            band = band_of(PRESET, **LIBRARY.record("hardware", machine).lineage)
-            row = tables[name].filter((pl.col("hardware") == machine) & pl.col("tpot_s").is_not_null())
-            assert row["rate_band_low"].unique().to_list() == pytest.approx([band.of("tok_s_gpu", kind)[0]])
-            assert row["ttft_band_high"].unique().to_list() == pytest.approx([band.first(kind)[1]])
-            assert row["ttft_band_add_s"].unique().to_list() == pytest.approx([band.first(kind)[2]])
+    space = build(make_study(*GRID, "serving=aggregated"))
+    alone = bands_of_rows(space, np.arange(space.n_rows))
+    for machine in tables["pools"]["hardware"].unique():
+        band = band_of(PRESET, **LIBRARY.record("hardware", machine).lineage)
+        row = tables["pools"].filter(pl.col("hardware") == machine)
+        assert row["rate_band_low"].unique().to_list() == pytest.approx([band.of("tok_s_gpu", "disaggregated")[0]])
+        assert row["ttft_band_high"].unique().to_list() == pytest.approx([band.first("disaggregated")[1]])
+        assert row["ttft_band_add_s"].unique().to_list() == pytest.approx([band.first("disaggregated")[2]])
+        low, high = band.of("tok_s_gpu", "aggregated")
+        assert {low, high} <= {*alone["rate_band_low"].tolist(), *alone["rate_band_high"].tolist()}
+        assert band.first("aggregated")[1] in alone["ttft_band_high"]
+    assert np.isnan(alone["rate_band_low"]).sum() == space.n_rows // 2  # of the roofline
 
 
 def test_a_match_counts_its_own_costs(tables: dict[str, pl.DataFrame]) -> None:
@@ -252,7 +252,7 @@ def test_the_roofline_has_no_band(tables: dict[str, pl.DataFrame]) -> None:
 
 def test_tables_of_an_older_schema_keep_what_they_had(tables: dict[str, pl.DataFrame], tmp_path: Path) -> None:
     """Factors of the time per token alone: throughput takes their inverse, the first token has no band."""
-    frame = tables["aggregated"]
+    frame = tables["decode"]
     older = [c for c in frame.columns if c not in FACTORS[2:] and c not in _ends()]
     path = tmp_path / "old.parquet"
     frame.select(older).write_parquet(path, metadata={"codesign.schema_version": "1"})
