@@ -64,9 +64,7 @@ class Rays:
 
     def refresh(self, front: RunningFrontier, level_values: Floats) -> None:
         """See `Bar`."""
-        table = front.rays(level_values, self.ratios, self.trade.costs)
-        table *= 1.0 - SLACK
-        self._rate = np.concatenate([table, np.zeros_like(table[:1])])
+        self._rate = front.rays(np.append(level_values, np.inf), self.ratios, self.trade.costs)
 
     def of(self, group: Ints, level: Ints, row_class: Ints) -> tuple[Floats, ...]:
         """Longest time of a point that is not beaten: [batches, contexts, runs]."""
@@ -76,7 +74,7 @@ class Rays:
 
     def fastest(self, group: Ints, level: Ints, number: Ints) -> Floats:
         """Largest first rate that the frontier beats, of points of some groups, levels and numbers of a ratio."""
-        found: Floats = self._rate[level, number, group]
+        found: Floats = self._rate[level, number, group] * np.float32(1.0 - SLACK)
         return found
 
     def judged(

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import json
 import math
-import os
 import platform
 import resource
 import sys
@@ -36,7 +35,7 @@ from sweep.cost.step import Row
 from sweep.errors import BadInput
 from sweep.evaluate import Engine, Tables, compiler_options
 from sweep.point import Context, Kinds
-from sweep.run import Plan, Progress, Run
+from sweep.run import Plan, Progress, Run, cores
 from sweep.space import kinds, row_reasons
 from sweep.store import write_atomic
 
@@ -132,13 +131,6 @@ class Measured:
 
 
 # --- limits of the machine ---------------------------------------------------------------------------------------
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def machine_name() -> str:

@@ -446,7 +446,7 @@ def ties(run: Run) -> Front | None:
     else:
 
         class _Offer(RunningFrontier):
-            def add(self, values: Any, groups: Any = 0, ids: Any = None) -> None:
+            def add(self, values: Any, groups: Any = 0, ids: Any = None, *, sieved: bool = False) -> None:
                 tied.add(in_nats(np.asarray(values), np.asarray(ids)), np.asarray(groups), np.asarray(ids))
 
         other.front = _Offer(front.values.shape[1], run.groups.count)

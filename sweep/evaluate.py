@@ -681,6 +681,7 @@ class Engine:
         self._shared: dict[Stages, Shared] = {}
         self._turns: dict[Stages, list[tuple[int, int]]] = {}
         self._factored: dict[levels.Program, levels.Factored] = {}
+        self._filters: dict[Any, Stages] = {}
 
     def _lay_out(self) -> None:
         """The inputs of a point as columns of tables, on the host and on the device."""
@@ -815,6 +816,10 @@ class Engine:
         self._shared[stages] = Shared(models, rows, sums, labels, sizes)
         return self._shared[stages]
 
+    def forget(self) -> None:
+        """Give up what rows share: the memory is wanted for something else, and it can be made again."""
+        self._shared.clear()
+
     def _kept(self, table: np.ndarray) -> Any:
         """A table where it is looked up."""
         if self.on_host:
@@ -899,6 +904,9 @@ class Engine:
             of_model, of_machine, of_layout = (label[i] for label, i in zip(labels, index, strict=True))
             found = self._look_up(table, (of_model * machines + of_machine) * layouts + of_layout)
             sums.append(found.reshape(-1, len(self.batch), len(rows)))
+        return self._below(stages, at_row, sums, fused=fused)
+
+    def _below(self, stages: Stages, at_row: AtRow, sums: list[Any], *, fused: bool) -> tuple[Any, Any, Any, Any, Any]:
         if fused:
             return at_row, sums, [], self.batch, self._context
         at_load = stages.loads(at_row, sums, self.batch)
@@ -1008,6 +1016,35 @@ class Engine:
         result: dict[str, Any] = _filter_call(stages, objectives, signs, self.cut)(at, keep, bar)
         return result
 
+    @_precise
+    def warm(
+        self,
+        kinds: Kinds,
+        *,
+        objectives: tuple[str, str],
+        signs: tuple[float, float],
+        keep: np.ndarray,
+        bar: Sequence[np.ndarray],
+    ) -> None:
+        """Compile what `filtered` calls, on zeros: what rows share can be evaluated meanwhile."""
+        stages, n = self.filter_stages(kinds, objectives, signs), keep.shape[-1]
+
+        def zeros(*shape: int) -> Any:
+            return self._divided(self._kept(np.zeros((*shape, n), dtype=self.dtype)))
+
+        found = {place: zeros(len(variables)) for place, variables in stages.places.items()}
+        at_row = (found, stages.rows(found))
+        sums = [zeros(len(group.sums), len(self.batch)) for group in stages.factored.groups]
+        at = self._below(stages, at_row, sums, fused=self.space.n_contexts == 1)
+        keep, *bar = (self._divided(x) for x in (keep, *bar))
+        jax.block_until_ready(_filter_call(stages, objectives, signs, self.cut)(at, keep, bar))
+
+    @_precise
+    def ready(self, kinds: Kinds, objectives: tuple[str, str], signs: tuple[float, float], row: int) -> None:
+        """Evaluate what the rows of a row's range of models share."""
+        stages = self.filter_stages(kinds, objectives, signs)
+        self.shared(stages, self._turn(stages, np.array([row])))
+
     def collected(self, out: dict[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
         """What is alive of a filtered block: places in the flat block, and the values that came with it."""
         names = [n for n in (TIME, "a", "b") if n in out]
@@ -1019,6 +1056,12 @@ class Engine:
     @_precise
     def filter_stages(self, kinds: Kinds, objectives: tuple[str, str], signs: tuple[float, float]) -> Stages:
         """The calls that `filtered` makes."""
+        key = (kinds, objectives, signs)
+        if key not in self._filters:
+            self._filters[key] = self._filter_stages(*key)
+        return self._filters[key]
+
+    def _filter_stages(self, kinds: Kinds, objectives: tuple[str, str], signs: tuple[float, float]) -> Stages:
         program, names = self._filter_program(kinds, objectives)
         time = self._time(program, signs)
         if time is not None:

@@ -43,6 +43,7 @@ CHAMPIONS = 16
 WINDOW_BITS = 4  # neighbours up to 2^4 - 1 places apart are compared directly
 TABLE_CELLS = 1 << 20  # over all groups
 TABLE_LEVELS, TABLE_EDGES = 256, 512
+RAY_CELLS = 1 << 19  # of rays, made at a time
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -648,20 +649,32 @@ class RunningFrontier:
             x, y = (-1.0 / column if cost else column for column, cost in zip(pair, costs, strict=True))
             beyond = np.searchsorted(slopes, y / x, side="right")  # the first ray that is steeper than the point's
         level = np.searchsorted(level_values, first, side="right") - 1
-        usable = (level >= 0) & (x > 0) & (y > 0)
-        shape = (len(level_values), len(slopes), self.n_groups)
-        reaches, rises = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
-        for table, at, value in ((reaches, beyond - 1, x), (rises, beyond, y)):
-            inside = usable & (at >= 0) & (at < len(slopes))
-            cell = (level[inside] * len(slopes) + at[inside]) * self.n_groups + groups[inside]
-            np.maximum.at(table.reshape(-1), cell, value[inside].astype(np.float32))
-            for lower in range(len(level_values) - 2, -1, -1):  # a level holds what higher ones do
-                np.maximum(table[lower], table[lower + 1], out=table[lower])
-        for d in range(1, len(slopes)):  # flatter rays end at a point's second objective, steeper ones at its third
-            np.maximum(reaches[:, -d - 1], reaches[:, -d], out=reaches[:, -d - 1])
-            np.maximum(rises[:, d], rises[:, d - 1], out=rises[:, d])
-        rises /= slopes.astype(np.float32)[:, None]
-        return np.maximum(reaches, rises, out=reaches)
+        usable = np.flatnonzero((level >= 0) & (x > 0) & (y > 0))
+        usable = usable[np.argsort(level[usable], kind="stable")]
+        n_levels, shape = len(level_values), (len(slopes), self.n_groups)
+        starts = np.searchsorted(level[usable], np.arange(n_levels + 1))
+        table = np.zeros((n_levels, *shape), dtype=np.float32)
+        above: list[npt.NDArray[np.float32]] = []  # of the level above, as it stands
+        some = max(RAY_CELLS // (shape[0] * shape[1]), 1)  # levels at a time: what is in the making stays in the cache
+        for stop in range(n_levels, 0, -some):
+            start = max(stop - some, 0)
+            reaches, own = table[start:stop], usable[starts[start] : starts[stop]]
+            rises = np.zeros_like(reaches)
+            for i, (part, at, value) in enumerate(((reaches, beyond - 1, x), (rises, beyond, y))):
+                inside = own[(at[own] >= 0) & (at[own] < len(slopes))]
+                cell = ((level[inside] - start) * shape[0] + at[inside]) * shape[1] + groups[inside]
+                np.maximum.at(part.reshape(-1), cell, value[inside].astype(np.float32))
+                if above:
+                    np.maximum(part[-1], above[i], out=part[-1])
+                for lower in range(len(part) - 2, -1, -1):  # a level holds what higher ones do
+                    np.maximum(part[lower], part[lower + 1], out=part[lower])
+            for d in range(1, len(slopes)):  # flatter rays end at a point's second objective, steeper at its third
+                np.maximum(reaches[:, -d - 1], reaches[:, -d], out=reaches[:, -d - 1])
+                np.maximum(rises[:, d], rises[:, d - 1], out=rises[:, d])
+            above = [reaches[0].copy(), rises[0].copy()]
+            rises /= slopes.astype(np.float32)[:, None]
+            np.maximum(reaches, rises, out=reaches)
+        return table
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Everything needed to go on later, as arrays: `numpy.savez(path, **state)`."""

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import io
 import json
+import os
 import time
 import zipfile
 from collections import deque
@@ -65,6 +66,13 @@ SAMPLE = 64  # one in so many rows comes first: they set the bar for the others
 FIRST_ROWS = 8  # and the first block of all holds this part of its rows: it has no bar at all
 SAVE_EVERY_S = 5.0
 ACCURACY_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "loss", "loss_sigma")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclass
@@ -614,7 +622,11 @@ class Run:
         chunks = self._strides()
         # the next rows are chosen, and what came back is merged, while these are evaluated
         with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
+            warm = behind.submit(self._warm)
             waiting = ahead.submit(self._survivors, chunks[start_chunk]()) if start_chunk < len(chunks) else None
+            if start_chunk < len(chunks):
+                self.engine.ready(self.kinds, self.objective_names, self.signs, self._chunk_first[start_chunk])
+            warm.result()
             for at in range(start_chunk, len(chunks)):
                 assert waiting is not None
                 rows, lost = waiting.result()
@@ -626,6 +638,22 @@ class Run:
                 self._evaluate_chunk(at, rows, start_block, behind)
                 start_block = 0
                 self._tell()
+
+    def _warm(self) -> None:
+        """Compile what blocks take, while what rows share is evaluated."""
+        runs = self.block_rows // self.rows_per_bar
+        group, none = np.zeros((self.space.n_contexts, runs), dtype=np.int64), np.zeros(runs, dtype=np.int64)
+        keep = np.ones((1, 1, self.block_rows), dtype=bool)
+        asked = self.filters.points(np.zeros(1, dtype=np.int64))
+        if asked is not None:
+            keep = np.ones((*asked.shape[1:], self.block_rows), dtype=bool)
+        self.engine.warm(
+            self.kinds,
+            objectives=self.objective_names,
+            signs=self.signs,
+            keep=keep,
+            bar=self.bar.of(group, none, none),
+        )
 
     def _evaluate_chunk(self, at: int, rows: np.ndarray, start_block: int, behind: ThreadPoolExecutor) -> None:
         """Blocks of a chunk's rows: dispatched here, merged behind; the first ones one by one, until there is a bar."""
@@ -651,6 +679,7 @@ class Run:
         chunks: list[Callable[[], np.ndarray]] = []
         self._chunk_sizes: list[int] = []
         self._is_sample: list[bool] = []
+        self._chunk_first: list[int] = []  # a row of the chunk's range
 
         def add(own: range, start: int, stop: int, sampled: bool) -> None:
             n_sampled = len(range(-start % SAMPLE, stop - start, SAMPLE))
@@ -659,6 +688,7 @@ class Run:
                 chunks.append(functools.partial(_of_range, own, start, stop, sampled))
                 self._chunk_sizes.append(size)
                 self._is_sample.append(sampled)
+                self._chunk_first.append(own.start)
 
         rng = np.random.default_rng(0)
         for turn in rng.permutation(len(turns)):
@@ -805,7 +835,15 @@ class Run:
     def point_columns(self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray) -> dict[str, np.ndarray]:
         """All columns of single points, by NumPy: done before the compiler has read the formulas."""
         slices = [slice(i, i + PLAIN_POINTS) for i in range(0, len(rows), PLAIN_POINTS)]
-        parts = [self.engine.plain(rows[p], i_batch[p], i_context[p], self.kinds) for p in slices]
+
+        def one(part: slice) -> dict[str, np.ndarray]:
+            return self.engine.plain(rows[part], i_batch[part], i_context[part], self.kinds)
+
+        if len(slices) == 1:
+            parts = [one(slices[0])]
+        else:
+            with ThreadPoolExecutor(cores()) as pool:  # NumPy works on long arrays without holding the interpreter
+                parts = list(pool.map(one, slices))
         out = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         reasons = row_reasons(self.space, rows)
         possible = reasons == 0
@@ -1070,6 +1108,7 @@ class Run:
                 self.generic_frontier()
         else:
             self.stored()
+        self.engine.forget()
         table, about = self._doubts(self.frontier_table())
         self.writer(axes=True).write(self.directory / "frontier.parquet", table, about)
         seconds = time.perf_counter() - self.started + self.before_s

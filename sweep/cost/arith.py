@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -15,33 +16,35 @@ import jax.numpy as jnp
 
 from sweep.point import Num
 
-xp: Any = jnp
+_xp: ContextVar[Any] = ContextVar("xp", default=jnp)
 
 
 @contextmanager
 def namespace(module: Any) -> Iterator[None]:
-    """Run the cost model on the arrays of `module` (numpy, or one that understands units) instead of jax."""
-    global xp
-    before, xp = xp, module
+    """Run the cost model on the arrays of `module` (numpy, or one that understands units) instead of jax.
+
+    In the calling thread alone: others may trace the model meanwhile.
+    """
+    before = _xp.set(module)
     try:
         yield
     finally:
-        xp = before
+        _xp.reset(before)
 
 
 def maximum(a: Num, b: Num) -> Num:
     """The larger of two numbers."""
-    return xp.maximum(a, b)
+    return _xp.get().maximum(a, b)
 
 
 def minimum(a: Num, b: Num) -> Num:
     """The smaller of two numbers."""
-    return xp.minimum(a, b)
+    return _xp.get().minimum(a, b)
 
 
 def where(condition: Num, yes: Num, no: Num) -> Num:
     """`yes` where the condition holds, else `no`; both are evaluated."""
-    return xp.where(condition, yes, no)
+    return _xp.get().where(condition, yes, no)
 
 
 def ceil_div(a: Num, b: Num) -> Num:
@@ -51,47 +54,47 @@ def ceil_div(a: Num, b: Num) -> Num:
     taking half a unit off the numerator leaves every true quotient where it is. Exact up to
     a = 4e6; beyond that the numerator has no room for the half, and the result may be one too high in 16,000.
     """
-    return xp.ceil((a - 0.5) * (1.0 / b))
+    return _xp.get().ceil((a - 0.5) * (1.0 / b))
 
 
 def whole(x: Num) -> Num:
     """Ceiling of a fractional count, with a guard of 1e-3 against rounding just above an integer."""
-    return xp.ceil(x - 1e-3)
+    return _xp.get().ceil(x - 1e-3)
 
 
 def floor(x: Num) -> Num:
     """The integer part."""
-    return xp.floor(x)
+    return _xp.get().floor(x)
 
 
 def exp(x: Num) -> Num:
     """The exponential."""
-    return xp.exp(x)
+    return _xp.get().exp(x)
 
 
 def sqrt(x: Num) -> Num:
     """The square root."""
-    return xp.sqrt(x)
+    return _xp.get().sqrt(x)
 
 
 def log(x: Num) -> Num:
     """The natural logarithm."""
-    return xp.log(x)
+    return _xp.get().log(x)
 
 
 def expm1(x: Num) -> Num:
     """exp(x) - 1 without cancellation."""
-    return xp.expm1(x)
+    return _xp.get().expm1(x)
 
 
 def log1p(x: Num) -> Num:
     """log(1 + x) without cancellation."""
-    return xp.log1p(x)
+    return _xp.get().log1p(x)
 
 
 def repeat(times: int, step: Callable[[Any], Any], start: Any) -> Any:
     """`step` applied `times` times: one compiled loop on jax arrays, which unrolled would take long to compile."""
-    if xp is jnp:
+    if _xp.get() is jnp:
         return jax.lax.fori_loop(0, times, lambda _, state: step(state), start)
     for _ in range(times):
         start = step(start)
@@ -117,7 +120,7 @@ def largest_true(condition: Callable[[Num], Num], lo: Num, hi: Num, halvings: in
 
     holds = condition(hi)
     lo = where(holds, hi, lo)
-    if xp is jnp:
+    if _xp.get() is jnp:
         bounds: tuple[Num, Num] = jax.lax.fori_loop(0, halvings, halved, _alike(lo, hi))
     else:
         bounds = (lo, hi)
