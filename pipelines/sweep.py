@@ -133,7 +133,7 @@ def pools_task(job: _app.Job) -> int:
         reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
         note_overrides(job, directory)
         result = disaggregate.execute(both, directory, config_yaml=job.config_yaml, report=reporter)
-        frontier, manifest = store.completed(result.frontier), result.manifest
+        frontier, manifest = result.frontier, result.manifest
     return finish(job, directory, frontier, manifest, str(directory))
 
 
@@ -187,7 +187,7 @@ def evaluate(job: _app.Job, plan: run.Plan, directory: Path, stage: remote.Stage
 
         note_overrides(job, directory)
         result = run.Run(plan, directory, config_yaml=job.config_yaml, report=tell).execute()
-        frontier, manifest = store.completed(result.frontier), result.manifest
+        frontier, manifest = result.frontier, result.manifest
     return finish(job, directory, frontier, manifest, shown)
 
 
@@ -204,7 +204,7 @@ def finish(job: _app.Job, directory: Path, frontier: pl.DataFrame, manifest: dic
     if job.options.get("report", True):
         report = write_report(
             directory,
-            with_status(frontier, manifest),
+            with_status(store.completed(frontier), manifest),
             manifest,
             config_yaml=job.config_yaml,
             by=list(manifest["by"]),
@@ -235,6 +235,8 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: str, re
         f", per {', '.join(manifest['by']) or 'nothing'}"
     )
     if frontier.height:
+        best = frontier.select("accuracy", "tok_s_gpu").with_row_index().sort("accuracy", "tok_s_gpu", descending=True)
+        head = store.completed(frontier[best["index"].head(8)])
         shown = [
             c
             for c in (
@@ -253,9 +255,8 @@ def summary(frontier: pl.DataFrame, manifest: dict[str, Any], directory: str, re
                 "ttft_s",
                 "bound",
             )
-            if c in ("layout", "prefill.layout") or c in frontier.columns
+            if c in ("layout", "prefill.layout") or c in head.columns
         ]
-        head = frontier.sort(["accuracy", "tok_s_gpu"], descending=True).head(8)
         print(table(tags.tagged(head, tags.statuses([manifest])), shown))
     print(f"accuracy: {manifest['accuracy_label']}")
     print(doubts(manifest))

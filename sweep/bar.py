@@ -40,6 +40,9 @@ class Bar(Protocol):
     def refresh(self, front: RunningFrontier, level_values: Floats) -> None:
         """Take over the frontier so far."""
 
+    def forget(self) -> None:
+        """Give up what was taken over: nothing is under the bar until it is refreshed."""
+
     def of(self, group: Ints, level: Ints, row_class: Ints) -> tuple[Floats, ...]:
         """What runs of rows are compared with; a level beyond the last is under no bar."""
 
@@ -60,7 +63,12 @@ class Rays:
             self.ratios = np.geomspace(self.ratios[0], self.ratios[-1] * (1 + SLACK), MOST_RATIOS)
         self.number = np.minimum(np.searchsorted(self.ratios, ratio), len(self.ratios) - 1)  # [classes, batches]
         self.n_levels = int(np.clip(CELLS // (n_groups * len(self.ratios)), FEWEST_LEVELS, MOST_LEVELS))
-        self._rate = np.zeros((1, len(self.ratios), n_groups), dtype=np.float32)  # the last level is under no bar
+        self.n_groups = n_groups
+        self.forget()
+
+    def forget(self) -> None:
+        """See `Bar`."""
+        self._rate = np.zeros((1, len(self.ratios), self.n_groups), dtype=np.float32)  # the last level is under no bar
 
     def refresh(self, front: RunningFrontier, level_values: Floats) -> None:
         """See `Bar`."""
@@ -94,9 +102,14 @@ class Edges:
 
     def __init__(self, n_groups: int, dtype: Any):
         self.n_groups, self.dtype = n_groups, dtype
+        self.forget()
+
+    def forget(self) -> None:
+        """See `Bar`."""
         self._levels = np.zeros(0)
-        nothing: tuple[Floats, Floats] = (np.zeros((n_groups, 1)), np.zeros((n_groups, 1, 1), dtype=np.float32))
-        self._coarse, self._fine = nothing, nothing
+        edges, table = np.zeros((self.n_groups, 1)), np.zeros((self.n_groups, 1, 1), dtype=np.float32)
+        self._coarse: tuple[Floats, Floats] = (edges, table)
+        self._fine: tuple[Floats, Floats] = (edges, table)
 
     def refresh(self, front: RunningFrontier, level_values: Floats) -> None:
         """See `Bar`."""

@@ -1109,6 +1109,7 @@ class Run:
         else:
             self.stored()
         self.engine.forget()
+        self.bar.forget()
         table, about = self._doubts(self.frontier_table())
         self.writer(axes=True).write(self.directory / "frontier.parquet", table, about)
         seconds = time.perf_counter() - self.started + self.before_s
