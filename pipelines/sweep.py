@@ -12,6 +12,7 @@ Keys: any of conf/ (groups model hardware precision layout workload efficiency a
   frontier.epsilon=ties|NATS what ties in loss with the frontier, into epsilon.parquet (ties: 0.010, dense to MoE 0.03)
   frontier.robust=auto|true|false   mark points that stay on it under other laws of accuracy (auto: where it is cheap)
   store.rows=all|feasible|frontier|auto  store.axes=true|false
+  store.columns=core|[NAME, ...]  which columns stored points have (default all); frontier.parquet always has all
   float64=true               compute and store in float64 (half as fast, twice the size): to see what rounding does
   output=DIR                 where to write (default outputs/sweep/<time>); s3://bucket/name with the extra s3
   shard.index=I shard.count=N   the I-th of N slices of the grid, from 0, for one of N machines; the frontier of all:

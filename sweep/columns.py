@@ -139,6 +139,12 @@ def _banded(name: str, by: str) -> Banded:
     return Banded(of=name, low=low, high=high, by=by, doc=_BY[by])
 
 
+CORE = ("accuracy", "tok_s_gpu", "tok_s_user", "ttft_s", "tpot_s", "held_bytes")  # of `store.columns=core`
+ALWAYS = ("feasible", "reasons")  # stored whatever was asked for
+CAUSES = {"math_s", "weight_read_s", "kv_read_s", "activation_s", "comm_s", "latency_s", "bound", "mfu", "mbu"} | {
+    "intensity"
+}  # need the time by cause
+
 # what a scan adds beside a column: both ends of its 80 % band
 BANDS: dict[str, Banded] = {n: _banded(n, by) for by, names in _WITH_BANDS.items() for n in names}
 # stored, constant over a row of the grid

@@ -107,6 +107,7 @@ class StoreConfig:
     rows: str = "auto"  # all | feasible | frontier | auto (all up to `auto_rows` points, else frontier)
     auto_rows: int = 20_000_000
     axes: bool = True  # a column per swept key; false: only point_id, half the size
+    columns: Any = None  # of stored points: all if not given, core, or a list of names; a frontier has all
     compression: str = "zstd"
     part_rows: int = 4_000_000
 

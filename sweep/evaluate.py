@@ -27,6 +27,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sweep import accuracy, levels
+from sweep.columns import CAUSES
 from sweep.config import Study, as_record
 from sweep.cost.arith import namespace
 from sweep.cost.memory import count_params
@@ -930,6 +931,7 @@ class Engine:
         """
         prefill = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(columns))
         limits = self._limits(kinds)
+        kinds = dataclasses.replace(kinds, causes=bool(CAUSES & set(columns)))
         names = tuple(
             dict.fromkeys(
                 (*(n for n in columns if n in (*ROW_COLUMNS, *CONTEXT_COLUMNS, *POINT_COLUMNS)), *limits, "max_batch")

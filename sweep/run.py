@@ -15,7 +15,7 @@ import os
 import time
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +30,10 @@ from sweep import accuracy, doubt, store
 from sweep.bar import Bar, Edges, Rays
 from sweep.columns import (
     AGGREGATED_COLUMNS,
+    ALWAYS,
     BY_NAME,
     COLUMNS,
+    CORE,
     NUMBERS,
     POOL_COLUMNS,
     SCHEMA_VERSION,
@@ -129,6 +131,7 @@ class Plan:
     objectives: tuple[Objective, ...]
     by: tuple[str, ...]
     rows: str  # all | feasible | frontier
+    columns: tuple[Column, ...]  # of stored points
     sha256: str
     study_sha256: str  # of the whole grid: what the shards of one study share
     points_before: int  # in the whole grid
@@ -179,6 +182,7 @@ def plan(study: Study) -> Plan:
         objectives=objectives,
         by=tuple(k for k in by if k in swept),
         rows=rows,
+        columns=stored_columns(study, stored, objectives),
         sha256=store.config_hash(study.resolved),
         study_sha256=store.config_hash({k: v for k, v in study.resolved.items() if k != "shard"}),
         points_before=before,
@@ -191,6 +195,20 @@ def columns_of(study: Study, space: Space) -> tuple[Column, ...]:
     mixed = bool((np.asarray(space.context.mixed) > 0).any())
     pools = study.serving.mode == "disaggregated" and "serving" not in study.grid
     return (*COLUMNS, *(AGGREGATED_COLUMNS if mixed else ()), *(POOL_COLUMNS if pools else ()))
+
+
+def stored_columns(study: Study, columns: tuple[Column, ...], objectives: Sequence[Objective]) -> tuple[Column, ...]:
+    """Those that `store.columns` asks for, and what a run needs to go on: objectives, feasibility, reasons."""
+    asked = study.store.columns
+    if asked is None:
+        return columns
+    names = CORE if asked == "core" else [asked] if isinstance(asked, str) else list(asked)
+    known = [c.name for c in columns]
+    for name in names:
+        if name not in known:
+            raise BadInput(f"store.columns={name}: no such column; {closest(str(name), ['core', *known])}")
+    wanted = {*names, *ALWAYS, *(o.column for o in objectives)}
+    return tuple(c for c in columns if c.name in wanted)
 
 
 def count_points(space: Space, shard: Shard = WHOLE) -> int | None:
@@ -774,11 +792,13 @@ class Run:
 
     # rows to disk
 
-    def full_columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """All columns of all points of rows, each [rows, batch, context], before filters."""
+    def full_columns(self, rows: np.ndarray, columns: Sequence[Column] | None = None) -> dict[str, np.ndarray]:
+        """Columns of all points of rows, all of them if not given, each [rows, batch, context], before filters."""
         if self.small:
             return self._plain_columns(rows)
-        wanted = [*(c.name for c in self.columns), "extrapolation"]
+        columns = self.columns if columns is None else columns
+        names = {c.name for c in columns}
+        wanted = [*names, "extrapolation"]
         n = len(rows)
         at_row, at_context, points = jax.tree.map(
             lambda x: np.asarray(x)[..., :n], self.engine.full(self._padded(rows), self.kinds, wanted)
@@ -794,7 +814,7 @@ class Run:
             return out
 
         out: dict[str, np.ndarray] = {}
-        for column in self.columns:
+        for column in columns:
             if column.name in points:
                 out[column.name] = placed(np.moveaxis(points[column.name], 2, 0))
             elif column.level == "row":
@@ -817,7 +837,7 @@ class Run:
                     out[name][impossible] = np.nan
         out["reasons"] = reasons
         out["feasible"] = reasons == 0
-        for name, factor in self._band(rows).items():
+        for name, factor in self._band(rows, names).items():
             out[name] = np.broadcast_to(factor[:, None, None], shape)
         longest = np.asarray(self.space.context.longest)[None, None, :]
         limit = self.space.model_max_context[self.space.indices(rows)[0]][:, None, None]
@@ -826,9 +846,8 @@ class Run:
         )
         return out
 
-    def _band(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Factors of the error bands: [rows]."""
-        names = {c.name for c in self.columns}
+    def _band(self, rows: np.ndarray, names: Set[str]) -> dict[str, np.ndarray]:
+        """Those factors of the error bands that are among some columns: [rows]."""
         found = bands(self.space, rows, pools="prefill_band_low" in names)
         return {name: factor.astype(self.engine.dtype) for name, factor in found.items() if name in names}
 
@@ -858,7 +877,7 @@ class Run:
         longest = np.asarray(self.space.context.longest)[i_context]
         limit = self.space.model_max_context[self.space.indices(rows)[0]]
         out["extrapolation"] = out_of_range(out_row=out["extrapolation"], beyond=longest > limit, shape=rows.shape)
-        out |= self._band(rows)
+        out |= self._band(rows, {c.name for c in self.columns})
         found = {c.name: out[c.name] for c in self.columns}
         if self.engine.given.all():
             return found
@@ -872,7 +891,7 @@ class Run:
 
     def _stored_block(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Columns of a block, and the frontier updated."""
-        columns = self.full_columns(rows)
+        columns = self.full_columns(rows, self.columns if self.plan.study.frontier.where else self.plan.columns)
         if self.fast:
             self._sift(rows, columns)
         return columns
@@ -887,9 +906,13 @@ class Run:
         x, y = (columns[o.column] * self.engine.dtype(o.sign) for o in self.pair)
         level, group = self._row_level(rows), self.groups.rows(rows)
         at_level = np.searchsorted(self.level_values, level, side="left")
-        number = self.bar.number[self.trade.classes(*self.space.indices(rows))]
-        everywhere = self._groups_of_runs(group).T[:, None, :]
-        limit = self.bar.fastest(everywhere, at_level[:, None, None], number[:, :, None])
+        row_class = self.trade.classes(*self.space.indices(rows))
+        alike = (group * (len(self.level_values) + 1) + at_level) * len(self.trade.first) + row_class
+        _, some, which = np.unique(alike, return_index=True, return_inverse=True)  # most rows share their limits
+        number = self.bar.number[row_class[some]]
+        limit = self.bar.fastest(
+            self._groups_of_runs(group[some]).T[:, None, :], at_level[some][:, None, None], number[:, :, None]
+        )[which]
         r, i_batch, c = np.nonzero(good & (rate(x, self.trade.costs[0]) >= limit))
         at = (r, i_batch, c)
         self._let_in(rows[r], level[r], self._groups_at(group[r], c), i_batch, c, x[at], y[at])
@@ -924,7 +947,7 @@ class Run:
                     self.done_points += len(chunk) * self.space.per_row
                     continue
                 total = Counts()
-                tables = [writer.table(np.zeros(0, dtype=np.int64), self._no_columns())]
+                tables = [writer.table(np.zeros(0, dtype=np.int64), self._stored_only(self._no_columns()))]
                 for block in self._blocks(chunk[self.filters.rows(chunk)]):
                     table, counts = self._block_table(writer, block)
                     total.add(counts)
@@ -937,6 +960,10 @@ class Run:
 
     def _no_columns(self) -> dict[str, np.ndarray]:
         return {c.name: np.zeros(0) for c in self.columns}
+
+    def _stored_only(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        kept = {"workload.batch", *(c.name for c in self.plan.columns)}
+        return {name: column for name, column in columns.items() if name in kept}
 
     def _block_table(self, writer: store.Writer, rows: np.ndarray) -> tuple[Any, Counts]:
         columns = self._stored_block(rows)
@@ -954,7 +981,7 @@ class Run:
             keep = keep & flat["feasible"]
         if not keep.all():
             ids, flat = ids[keep], {name: v[keep] for name, v in flat.items()}
-        return writer.table(ids, flat), counts
+        return writer.table(ids, self._stored_only(flat)), counts
 
     def _values(self, columns: dict[str, np.ndarray]) -> np.ndarray:
         return np.column_stack([columns[o.column].astype(np.float64) * o.sign for o in self.plan.objectives])
@@ -1183,7 +1210,8 @@ def check_disk(plan: Plan, directory: Path) -> None:
     rows = plan.points
     if rows is None:
         rows = plan.study.shard.size(plan.space.n_rows) * plan.space.per_row
-    need = rows * BYTES_PER_ROW * (DOUBLE if plan.study.float64 else 1)
+    share = len(plan.columns) / len(columns_of(plan.study, plan.space))
+    need = int(rows * BYTES_PER_ROW * share * (DOUBLE if plan.study.float64 else 1))
     free = store.free_bytes(directory)
     if need > free:
         raise BadInput(

@@ -26,6 +26,7 @@ KEYS = {
     "frontier_points_per_s",
     "parquet_rows_per_s",
     "parquet_axes_rows_per_s",
+    "parquet_all_rows_per_s",
     "bytes_per_row",
     "peak_bytes",
     "compile_s",

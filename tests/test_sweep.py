@@ -77,6 +77,26 @@ def test_every_point_is_stored_and_counted(stored: Path) -> None:
     assert np.allclose(parts["total"], parts["tpot"], rtol=1e-5)
 
 
+@pytest.mark.parametrize("axes", ["true", "false"])
+def test_points_may_have_fewer_columns(stored: Path, outputs: Path, axes: str) -> None:
+    directory = outputs / f"columns_{axes}"
+    words = [*GRID, "store.rows=all", "store.columns=[ttft_s]", f"store.axes={axes}", f"output={directory}"]
+    assert pipeline.main(words) == 0
+    own = sorted((directory / "points").glob("*.parquet"))
+    kept = [c for c in pl.read_parquet_schema(own[0]) if c in {k.name for k in COLUMNS}]
+    assert set(kept) == {"ttft_s", "accuracy", "tok_s_gpu", "tok_s_user", "feasible", "reasons"}
+    assert ("layout.tpa" in pl.read_parquet_schema(own[0])) == (axes == "true")
+    everything, some = (sweep.scan(d).sort("point_id").collect() for d in (stored, directory))
+    for name in ("feasible", "reasons"):
+        assert some[name].equals(everything[name])
+    for name in ("ttft_s", "tok_s_gpu", "usd_per_mtok"):
+        if name in some.columns:
+            a, b = (frame[name].to_numpy() for frame in (some, everything))
+            assert np.allclose(a, b, rtol=2e-6, equal_nan=True)
+    a, b = (pl.read_parquet(d / "frontier.parquet") for d in (stored, directory))
+    assert a.columns == b.columns and sorted(a["point_id"]) == sorted(b["point_id"])
+
+
 def test_files_carry_units_and_provenance_for_anyone(stored: Path) -> None:
     path = sorted((stored / "points").glob("*.parquet"))[0]
     assert len(list((stored / "points").glob("*.parquet"))) > 1
@@ -285,6 +305,7 @@ def test_resume_last_finds_the_run_of_this_configuration(
         (["model=llama_3_1_8b", "model.n_kv_heads=5"], "model.n_kv_heads=5: must divide model.n_heads=32"),
         (["experiment=demmo"], "experiment=demmo: no such experiment; nearest: demo"),
         (["store.rows=some"], "store.rows=some: allowed are all, feasible, frontier, auto"),
+        (["store.columns=[tpot]"], "store.columns=tpot: no such column; nearest: tpot_s"),
         (["frontier.objectives=[accuracy,tok_s_gpo]"], "no such column; nearest: tok_s_gpu"),
         (["frontier.by=[hardwear]"], "no such axis; nearest: hardware"),
         (["where=['layout.gpus > 10000']"], "no point is left"),
