@@ -126,9 +126,6 @@ def excess_of(space: Space) -> Unbalanced:
     return unbalanced(m.n_experts, m.top_k, x.ep, space.skew, x.balanced)
 
 
-_proxy = jax.jit(jax.vmap(accuracy.loss, in_axes=(0, None)))
-
-
 @functools.cache
 def _proxies() -> Any:
     """Several laws in one call, compiled in a hurry: each table is looked at once."""
@@ -144,12 +141,13 @@ _measured = jax.jit(jax.vmap(accuracy.measured_loss, in_axes=(0, 0, 0, None)))
 
 def shapes(space: Space, settings: accuracy.AccuracyConfig) -> list[accuracy.Shape]:
     """What the accuracy proxy needs of every model, [models] each, for each precision of a grid."""
-    params = count_params(jax.tree.map(np.asarray, space.model))
+    with namespace(np):
+        params = count_params(jax.tree.map(np.asarray, space.model))
     dtype, found = _float(), []
     for record in space.precision:
         d8, dkv = accuracy.penalties(as_record(record), qat=settings.qat)
         shape = accuracy.shape_of(space.model, params.touched, params.total, d8=d8, dkv=dkv)
-        found.append(jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, dtype), (space.n_models,)), shape))
+        found.append(jax.tree.map(lambda x: np.broadcast_to(np.asarray(x, dtype), (space.n_models,)), shape))
     return found
 
 
@@ -165,7 +163,7 @@ def accuracy_table(space: Space, study: Study) -> AccuracyTable:
     """
     with precision(study.float64):
         law = accuracy.law_of(study.accuracy)
-        columns = [[_proxy(shape, law)] for shape in shapes(space, study.accuracy)]
+        columns = [_proxies()(shape, [law]) for shape in shapes(space, study.accuracy)]
         return _tables(space, study, [law], columns)[0]
 
 
