@@ -72,7 +72,9 @@ class Rays:
 
     def refresh(self, front: RunningFrontier, level_values: Floats) -> None:
         """See `Bar`."""
-        self._rate = front.rays(np.append(level_values, np.inf), self.ratios, self.trade.costs)
+        levels = np.append(level_values, np.inf)
+        self._rate = front.rays(levels, self.ratios, self.trade.costs)
+        front.drop_under(self._rate, levels, self.ratios, self.trade.costs, SLACK)
 
     def of(self, group: Ints, level: Ints, row_class: Ints) -> tuple[Floats, ...]:
         """Longest time of a point that is not beaten: [batches, contexts, runs]."""

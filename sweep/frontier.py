@@ -39,6 +39,7 @@ Mask = npt.NDArray[np.bool_]
 CHUNK = 1 << 16  # points sieved at a time: three float columns stay in the second-level cache
 SMALL = 1 << 14  # below this no sieve is built
 BUFFER = 20_000  # survivors a running frontier collects before it merges them (or twice the front, if that is more)
+SIEVED_BUFFER = 1_000_000  # the same where a bar drops most of them again before they are merged
 CHAMPIONS = 16
 WINDOW_BITS = 4  # neighbours up to 2^4 - 1 places apart are compared directly
 TABLE_CELLS = 1 << 20  # over all groups
@@ -542,7 +543,7 @@ class RunningFrontier:
             if len(index):
                 self._buffer.append(([column[index] for column in columns], group[part][index], number[part][index]))
                 self._waiting += len(index)
-                if self._waiting > max(BUFFER, 2 * len(self._ids)):
+                if self._waiting > max(SIEVED_BUFFER if sieved else BUFFER, 2 * len(self._ids)):
                     self._merge()
 
     def merge(self, other: RunningFrontier) -> None:
@@ -675,6 +676,27 @@ class RunningFrontier:
             rises /= slopes.astype(np.float32)[:, None]
             np.maximum(reaches, rises, out=reaches)
         return table
+
+    def drop_under(self, table: Floats, levels: Floats, ratios: Floats, costs: tuple[bool, bool], slack: float) -> None:
+        """Drop points that wait to be merged and lie under rays (`rays`) by more than a relative slack.
+
+        Far cheaper than to merge them; a point between two rays is compared with the steeper one.
+        """
+        left, self._waiting = [], 0
+        for columns, group, ids in self._buffer:
+            first, *pair = (column.astype(np.float64) for column in columns)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                x, y = (-1.0 / column if cost else column for column, cost in zip(pair, costs, strict=True))
+                ray = np.searchsorted(ratios, y / x * (1.0 - slack / 8.0))
+            level = np.searchsorted(levels, first)
+            known = np.flatnonzero((level < len(levels)) & (ray < len(ratios)) & (x > 0))
+            limit = table[level[known], ray[known], group[known]]
+            beaten = np.zeros(len(ids), dtype=np.bool_)
+            beaten[known] = x[known] < limit * (1.0 - slack)
+            kept = ~beaten
+            left.append(([column[kept] for column in columns], group[kept], ids[kept]))
+            self._waiting += int(np.count_nonzero(kept))
+        self._buffer = left
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Everything needed to go on later, as arrays: `numpy.savez(path, **state)`."""

@@ -63,7 +63,7 @@ PLAIN_GRID = 1 << 16  # points that NumPy evaluates before a compiler is ready
 ROWS_PER_BAR = 32  # rows that are compared with one bar on the device, at most
 EMPTY = 8  # one slot in so many may stay empty for it
 BLOCKS_AHEAD = 3  # evaluated before the first of them is merged
-FRESH_POINTS = 200_000  # the bar is renewed when it let so many points through, or half as many as the front has
+FRESH_POINTS = 500_000  # the bar is renewed when it let so many points through
 SAMPLE = 64  # one in so many rows comes first: they set the bar for the others
 FIRST_ROWS = 8  # and the first block of all holds this part of its rows: it has no bar at all
 SAVE_EVERY_S = 5.0
@@ -732,7 +732,7 @@ class Run:
     def _passed(self) -> None:
         """Another block is done: the bar is renewed where it lets much through."""
         self.done_blocks += 1
-        if self.done_blocks == 1 or self.front.seen - self.seen_at_bar > max(FRESH_POINTS, self.front.candidates):
+        if self.done_blocks == 1 or self.front.seen - self.seen_at_bar > FRESH_POINTS:
             self.bar.refresh(self.front, self.level_values)
             self.seen_at_bar = self.front.seen
 

@@ -346,6 +346,11 @@ def test_rays_of_a_part_never_drop_a_front_point(seed: int) -> None:
     dropped = values[:, 1] < reach * (1 - 1e-6)
     assert not (dropped & nondominated(values)).any()
     assert dropped.mean() > 0.3
+    running.add(values[1_000:], sieved=True)
+    before = running.candidates
+    running.drop_under(running.rays(levels, slopes), levels, slopes, (False, False), 4e-6)
+    assert running.candidates < before
+    assert sorted(running.result().ids) == np.flatnonzero(nondominated(values)).tolist()
 
 
 def test_rays_refuse_what_they_do_not_know() -> None:
