@@ -28,9 +28,6 @@ PARTS = ("math_s", "weight_read_s", "kv_read_s", "activation_s", "comm_s", "late
 WORST = 2e-6  # of any column; measured: 3.7e-7 (mbu), 2.5e-7 of tok_s_gpu and tpot_s
 
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-
 def made(where: Path, float64: bool, *, compiled: bool | None) -> run.Run:
     study = make_study(*GRID, *(["float64=true"] if float64 else []))
     return run.Run(run.plan(study), where, config_yaml="", compiled=compiled)

@@ -44,9 +44,6 @@ GRID = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-
 @pytest.fixture(scope="module", params=["all", "frontier"])
 def whole(request: pytest.FixtureRequest, outputs: Path) -> Path:
     """The grid in one piece."""

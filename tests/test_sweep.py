@@ -35,9 +35,6 @@ GRID = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-
 def brute_force(frame: pl.DataFrame, objectives: list[str], by: list[str]) -> set[int]:
     """Ids of points that no other point of their group beats."""
     found: set[int] = set()
