@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
 
 from sweep import run
 from sweep.columns import COLUMNS

@@ -43,7 +43,7 @@ _VERTEX_GAP = 1.0  # pixels between corners of one line: finer than the eye, coa
 
 
 class Rows(alt.InlineData):
-    """Rows that a chart draws. Layering and stacking copy charts over and over; the rows, which nobody changes, stay."""
+    """Rows that a chart draws. Layering copies charts over and over; the rows, which nobody changes, stay."""
 
     def __deepcopy__(self, memo: Any = None) -> Rows:
         return self

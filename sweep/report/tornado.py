@@ -201,11 +201,7 @@ def _bars(rows: Sequence[dict[str, Any]], x_title: str, heading: str) -> Any:
         .mark_bar(stroke=_INK, strokeWidth=0.4)
         .encode(x=x, y=y, fill=alt.Fill("kind:N", scale=scale, legend=alt.Legend(title="kind of lever")))
     )
-    zero = (
-        alt.Chart(Rows(values=[{"value": 0}]))
-        .mark_rule(stroke=_INK, strokeWidth=1)
-        .encode(x=alt.X("value:Q"))
-    )
+    zero = alt.Chart(Rows(values=[{"value": 0}])).mark_rule(stroke=_INK, strokeWidth=1).encode(x=alt.X("value:Q"))
     layers = [bars, zero]
     sides: tuple[tuple[Any, int, list[dict[str, Any]]], ...] = (
         ("left", 4, [r for r in rows if r["value"] >= 0]),
