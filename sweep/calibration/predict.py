@@ -102,7 +102,6 @@ class Presets:
     first_s: dict[str, float]
     first: dict[str, float]
     handoff: float
-    band: dict[str, tuple[float, float]]  # 80 % of measured over predicted TPOT lie between
 
 
 DEFAULTS: dict[str, Any] = {
@@ -113,11 +112,6 @@ DEFAULTS: dict[str, Any] = {
     "first": {"default": 1.2},
     "first_s": {"default": 0.05},  # tokenization, HTTP, scheduling
     "handoff": 3.0,  # the same where another pool decodes, over where the same GPUs do
-    "band": {
-        "undrafted": (0.75, 1.25),
-        "drafted": (0.65, 1.4),
-        "inherited": (0.6, 1.6),
-    },
 }
 
 
@@ -132,7 +126,6 @@ def presets(efficiency: Mapping[str, Any]) -> Presets:
         first_s=dict(said["first_s"]),
         first=dict(said["first"]),
         handoff=float(said["handoff"]),
-        band={k: (float(v[0]), float(v[1])) for k, v in {**DEFAULTS["band"], **said["band"]}.items()},
     )
 
 
