@@ -90,7 +90,7 @@ def compile_quickly(quickly: bool = True) -> None:
     """How the engine is compiled from here on: in a hurry, or as it is shipped."""
     jax.config.update("jax_disable_most_optimizations", quickly)
     evaluate.compiler_options = (lambda: {**(SHIPPED() or {}), **quick_options()} or None) if quickly else SHIPPED
-    for known in (evaluate._stages, evaluate._filter_call):
+    for known in (evaluate._stages, evaluate._filter_call, evaluate._own_call):
         known.cache_clear()
 
 
