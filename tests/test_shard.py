@@ -313,9 +313,14 @@ def test_killed_before_or_after_any_file_it_ends_with_the_same_files(
 
 
 FORKS = """
-import json, os, sys
+import json, os, sys, time
 from pipelines import sweep
 
+def slow(*names, rename=os.replace):  # a slow disk: whoever kills has the time for it
+    rename(*names)
+    time.sleep(0.15)
+
+os.replace = slow
 for line in sys.stdin:  # imports are done once, and nothing runs yet that would not survive a fork
     pid = os.fork()
     if not pid:
@@ -350,11 +355,11 @@ def test_shards_killed_again_and_again_end_with_the_same_files(whole: Path, shar
                 if (there / "manifest.json").exists():
                     break
                 time.sleep(0.001)
-            time.sleep(rng.uniform(0, 0.02))
+            time.sleep(rng.uniform(0, 0.2))
             os.kill(run_id, signal.SIGKILL)
             killed += os.waitstatus_to_exitcode(int(forks.stdout.readline())) == -signal.SIGKILL
         forks.stdin.close()
-    assert killed >= 2, "runs ended before they were killed"
+    assert killed, "all runs ended before they were killed"
     first, broken = (tmp_path / "killed" / slices[2].name / "points" / f"part-0000{n}.parquet" for n in range(2))
     stamp = first.stat().st_mtime_ns  # there is one: no part was complete before the kill otherwise
     broken.write_bytes(b"PAR1 cut short")  # as if the disk had failed
