@@ -36,8 +36,9 @@ from omegaconf import OmegaConf
 
 from pipelines import _app
 from sweep import disaggregate, doubt, remote, run, store
+from sweep import report as reports
 from sweep.errors import BadInput
-from sweep.report import table, tags, write_report
+from sweep.report import table, tags
 from sweep.run import Progress
 
 ROOT = Path("outputs")
@@ -203,7 +204,7 @@ def finish(job: _app.Job, directory: Path, frontier: pl.DataFrame, manifest: dic
     """The report and the summary."""
     report = None
     if job.options.get("report", True):
-        report = write_report(
+        report = reports.write_report(
             directory,
             with_status(store.completed(frontier), manifest),
             manifest,

@@ -32,6 +32,7 @@ from sweep.config import (
     flat,
     from_file,
 )
+from sweep.cost.arith import namespace
 from sweep.cost.memory import count_params
 from sweep.cost.result import REASONS
 from sweep.errors import BadInput, closest
@@ -195,7 +196,8 @@ def _extras(group: str, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     if group != "model":
         return {}
     model = complete_model({k: v for k, v in values.items() if k in names(Model)})
-    params = count_params(model)
+    with namespace(np):
+        params = count_params(model)
     return {"params_total": np.asarray(params.total), "params_active": np.asarray(params.active)}
 
 
@@ -857,7 +859,8 @@ class _Scope(Mapping[str, Any]):
         i_hardware = self.i_machine // n_pe
         i_precision = (self.i_machine % n_pe) // (n_pe // len(space.precision))
         if key in ("params_total", "params_active"):
-            params = count_params(space.model)
+            with namespace(np):
+                params = count_params(space.model)
             return np.asarray(params.total if key == "params_total" else params.active)[self.i_model]
         if key == "layout.gpus":
             return np.asarray(layout_gpus(space.layout))[self.i_layout]
