@@ -11,7 +11,7 @@ import altair as alt
 
 from sweep.columns import BANDS
 from sweep.explain import Explanation, compare, moves
-from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, dressed
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, Rows, dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label, number
 from sweep.report.tags import tag
 
@@ -519,12 +519,12 @@ def roofline_chart(
     roofs, names = _roofs(slope, peaks, x_axis, y_axis)
     if roofs:
         layers.append(
-            alt.Chart(alt.InlineData(values=roofs))
+            alt.Chart(Rows(values=roofs))
             .mark_line(stroke=_LINE, strokeWidth=1.4, clip=True)
             .encode(x=x_encoding("x"), y=y_encoding("y"), detail="roof:N")
         )
     layers += [
-        alt.Chart(alt.InlineData(values=[name]))
+        alt.Chart(Rows(values=[name]))
         .mark_text(align="left", dy=name["dy"], dx=name["dx"], angle=name["angle"], fontSize=11, fill=_LINE)
         .encode(x=x_encoding("x"), y=y_encoding("y"), text="text:N")
         for name in names
@@ -533,14 +533,14 @@ def roofline_chart(
     leaders, labels = _labels(_merged(marks, x_axis, y_axis), x_axis, y_axis, taken)
     if leaders:
         layers.append(
-            alt.Chart(alt.InlineData(values=leaders))
+            alt.Chart(Rows(values=leaders))
             .mark_line(stroke="#999999", strokeWidth=0.7)
             .encode(x=x_encoding("x"), y=y_encoding("y"), detail="n:N")
         )
     seen = [BOUND_LABELS[name] for name in BOUND_COLOURS if any(m["bound"] == BOUND_LABELS[name] for m in marks)]
     colours = [BOUND_COLOURS[name] for name in BOUND_COLOURS if BOUND_LABELS[name] in seen]
     layers.append(
-        alt.Chart(alt.InlineData(values=marks))
+        alt.Chart(Rows(values=marks))
         .mark_point(size=62, strokeWidth=0.7, opacity=1, fillOpacity=1, stroke=_INK)
         .encode(
             x=x_encoding("x"),
@@ -561,7 +561,7 @@ def roofline_chart(
         own = [label for label in labels if label["align"] == align]
         if own:
             layers.append(
-                alt.Chart(alt.InlineData(values=own))
+                alt.Chart(Rows(values=own))
                 .mark_text(
                     align=align, baseline="middle", fontSize=10, lineHeight=_LINE_HEIGHT, lineBreak="\n", fill=_INK
                 )
