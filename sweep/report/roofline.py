@@ -152,7 +152,7 @@ _LEFT = (
 )
 _RIGHT = (
     ("of peak FLOP/s (MFU)", "mfu", 100.0, "%"),
-    ("of memory bandwidth (MBU)", "mbu", 100.0, "%"),
+    ("of bandwidth (MBU)", "mbu", 100.0, "%"),
     ("intensity of a step", "intensity", 1.0, "flop/B"),
     ("per megawatt", "tok_s_mw", 1.0, "tok/s/MW"),
     ("energy", "joule_per_tok", 1.0, "J/tok"),
@@ -163,16 +163,19 @@ _RIGHT = (
 def _totals(e: Explanation) -> str:
     """The metrics of the point, and where there are bands what 8 of 10 measurements lie between."""
     banded = e.columns["tpot_low_s"] is not None
-    table = []
-    for pair in zip(_LEFT, _RIGHT, strict=True):
-        row = []
-        for indent, (name, column, factor, unit) in zip(("", " "), pair, strict=True):
-            ends = [_between(e, column, factor)] if banded else []
-            row += [indent + name, _figure(e.columns[column], factor), unit, *ends]
-        table.append(row)
-    half = len(table[0]) // 2
+
+    def row(name: str, column: str, factor: float, unit: str) -> list[str]:
+        ends = [_between(e, column, factor)] if banded else []
+        return [name, _figure(e.columns[column], factor), unit, *ends]
+
+    left, right = ([row(*item) for item in half] for half in (_LEFT, _RIGHT))
+    n = len(left[0])
+    beside = [[*a, f" {b[0]}", *b[1:]] for a, b in zip(left, right, strict=True)]
+    lines = _aligned(beside, left=(0, 2, 3, n, n + 2, n + 3))
+    if max(map(len, lines)) > WIDTH - 2:
+        lines = _aligned([*left, *right], left=(0, 2, 3))
     head = "Totals, and between what 8 of 10 measurements lie" if banded else "Totals"
-    return "\n".join([head, *(f"  {line}" for line in _aligned(table, left=(0, 2, 3, half, half + 2, half + 3)))])
+    return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
 def _parts(e: Explanation) -> str:
