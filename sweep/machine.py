@@ -253,11 +253,11 @@ def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str |
 def kernel_constants(kind: Mapping[str, Any], unit: str, weights: str | None) -> dict[str, Any]:
     """The constants of one kind of kernel for a math unit and a weight format.
 
-    The common ones; on top those of the unit; then those of the format where the unit multiplies it (`fp8_block`), or,
+    The common ones; on top those of the unit (an int8 unit without any takes those of fp8); then those of the format where the unit multiplies it (`fp8_block`), or,
     where narrower weights are widened first, those of `weight_only` and of the pair (`mxfp4_fp8`).
     """
     own: Any = {key: v for key, v in kind.items() if not isinstance(v, Mapping)}
-    own = _merge(own, kind.get(unit))
+    own = _merge(own, kind.get(unit, kind.get("fp8") if unit == "int8" else None))
     if weights is not None:
         for name in (weights,) if FORMAT_MATH[weights] == unit else ("weight_only", f"{weights}_{unit}"):
             own = _merge(own, kind.get(name))
@@ -312,13 +312,13 @@ def resolve(
         if mix < 1.0:  # the share that stayed in bf16 computes in bf16
             peak = 1.0 / (mix / peak + (1.0 - mix) / wide)
         missing_math = missing_math or peak != peak
-        memory = e["memory"] * own["memory"]  # factors of separate fits multiply; no share of a peak is above 1
+        memory = e.get("memory", 1.0) * own["memory"]  # factors of separate fits multiply; no share of a peak is above 1
         return OpRate(
-            flops_per_s=peak * min(k["math"] * e["math"] * own["math"], 1.0),
+            flops_per_s=peak * min(k["math"] * e.get("math", 1.0) * own["math"], 1.0),
             read_bytes_per_s=hbm * min(k["read"] * memory, 1.0),
             input_bytes_per_s=hbm * min(k.get("input", k["read"]) * memory, 1.0),
-            write_bytes_per_s=hbm * min(k["write"] * memory, 1.0),
-            t0_s=k["t0_s"] * e["floor"] * own["floor"],
+            write_bytes_per_s=hbm * min(k.get("write", k["read"]) * memory, 1.0),
+            t0_s=k["t0_s"] * e.get("floor", 1.0) * own["floor"],
             chain_s=k.get("chain_s", 0.0),
             overlap=k["overlap"],
         )
@@ -332,9 +332,9 @@ def resolve(
     out = hardware.scaleout_bytes_per_s
 
     def link(kind: str) -> Link:
-        k = e["links"].get(kind) or e["links"]["reduce"]
+        k = {**e["links"]["reduce"], **(e["links"].get(kind) or {})}
         own = {**FACTORS, **((e.get("factors") or {}).get(f"{kind}_link") or {})}
-        floor = e["floor_link"] * own["floor"]
+        floor = e.get("floor_link", 1.0) * own["floor"]
         return Link(
             bytes_per_s=(NAN if up is None else float(up)) * min(k["share"] * own["share"], 1.0),
             t0_s=k["t0_s"] * floor,

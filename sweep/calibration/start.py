@@ -7,83 +7,38 @@ from __future__ import annotations
 
 from typing import Any
 
-_ALONE: dict[str, Any] = {"chain_s": 0.0, "overlap": 1.0}
-
 START: dict[str, Any] = {
     # The two large tiles give back the steps measured on GB300 at N = K = 8192 (M 512 -> 513, 1792 -> 1793,
     # 3584 -> 3585); the rate of the small one is an estimate.
     "tiles": [[64, 128, 0.75], [128, 128, 1.0], [256, 256, 1.0]],
-    # multipliers of all rates and floors: only end-to-end points tell them
-    "math": 1.0,
-    "memory": 1.0,
-    "floor": 1.0,
-    "floor_link": 1.0,
+    # What a kind does not say it takes from elsewhere: input and write are read, a format's are the kind's, an int8
+    # unit's are the fp8 one's, a link's are the all-reduce's.
     "kernels": {
         "gemm": {
-            **{
-                "math": 0.8,
-                "read": 0.85,
-                "input": 0.8,
-                "write": 0.85,
-                "t0_s": 3e-6,
-                "chain_s": 0.65e-9,
-                "overlap": 0.7,
-            },
-            "fp8": {
-                **{"math": 0.7, "read": 0.88, "input": 0.055, "write": 0.88},
-                **{"t0_s": 5.4e-6, "chain_s": 0.65e-9, "overlap": 0.6},
-            },
-            # an int8 unit moves and waits as an fp8 one; only its rate, inputs and floor are measured (A100)
-            "int8": {
-                **{"math": 0.7, "read": 0.88, "input": 0.1, "write": 0.88},
-                **{"t0_s": 5.4e-6, "chain_s": 0.65e-9, "overlap": 0.6},
-            },
-            "fp4": {
-                **{"math": 0.4, "read": 0.88, "input": 0.1, "write": 0.88},
-                **{"t0_s": 5e-6, "chain_s": 0.6e-9, "overlap": 0.6},
-            },
+            **{"math": 0.8, "read": 0.85, "t0_s": 3e-6, "chain_s": 0.65e-9, "overlap": 0.7},
+            "fp8": {"math": 0.7, "input": 0.06, "t0_s": 5.4e-6},
+            "fp4": {"math": 0.4, "input": 0.1, "t0_s": 4.5e-6},
             "fp8_block": {},
             "weight_only": {},
         },
-        "experts": {
-            **{
-                "math": 0.5,
-                "read": 0.85,
-                "input": 0.08,
-                "write": 0.85,
-                "t0_s": 11e-6,
-                "chain_s": 0.6e-9,
-                "overlap": 0.6,
-            },
-            "fp8": {},
-            "fp8_block": {},
-            "fp4": {},
-        },
-        "attention": {"math": 0.3, "read": 0.85, "input": 0.85, "write": 0.85, "t0_s": 11e-6, **_ALONE},
-        "mla": {**_ALONE, "math": 0.55, "read": 0.72, "input": 0.72, "write": 0.72, "t0_s": 12.5e-6},
+        "experts": {"math": 0.5, "read": 0.85, "input": 0.075, "t0_s": 11e-6, "overlap": 0.7},
+        "attention": {"math": 0.3, "read": 0.85, "t0_s": 11e-6, "overlap": 1.0},
+        "mla": {"math": 0.55, "read": 0.72, "t0_s": 12.5e-6, "chain_s": 0.0, "overlap": 1.0},
         # keys and values of a prompt are never what a prefill waits for; 0.80 is the share that decode reads with
-        "prefill": {
-            "math": 0.55,
-            "read": 0.8,
-            "input": 0.8,
-            "write": 0.8,
-            "t0_s": 15e-6,
-            "chain_s": 15e-9,
-            "overlap": 0.0,
-        },
+        "prefill": {"math": 0.55, "read": 0.8, "t0_s": 15e-6, "chain_s": 15e-9, "overlap": 0.0},
         # linear-attention and SSM state, norms, residuals: no table; elementwise kernels reach about 0.6 of bandwidth
-        "state": {"math": 0.5, "read": 0.6, "input": 0.6, "write": 0.6, "t0_s": 0.0, **_ALONE},
+        "state": {"math": 0.5, "read": 0.6, "t0_s": 0.0, "overlap": 1.0},
     },
     "links": {
         "reduce": {
             **{"share": 0.66, "t0_s": 5e-6, "t0_rank_s": 0.5e-6, "one_shot_s": 3e-6, "one_shot_rank_s": 0.15e-6},
             **{"scaleout_share": 0.8, "scaleout_t0_s": 20e-6},  # estimates
         },
-        "gather": {"share": 0.5, "t0_s": 6e-6, "t0_rank_s": 1e-6, "scaleout_share": 0.8, "scaleout_t0_s": 20e-6},
-        "exchange": {"share": 0.5, "t0_s": 8e-6, "t0_rank_s": 0.3e-6, "scaleout_share": 0.8, "scaleout_t0_s": 10e-6},
-        "experts": {"share": 0.5, "t0_s": 13e-6, "t0_rank_s": 0.2e-6, "scaleout_share": 0.8, "scaleout_t0_s": 9e-6},
+        "gather": {"share": 0.5, "t0_s": 6e-6, "t0_rank_s": 1e-6},
+        "exchange": {"share": 0.5, "t0_s": 10e-6},
+        "experts": {"share": 0.5, "t0_s": 15e-6, "t0_rank_s": 0.0, "scaleout_share": 0.8, "scaleout_t0_s": 9e-6},
         # one stage to the next: no table
-        "hop": {"share": 0.8, "t0_s": 10e-6, "t0_rank_s": 0.0, "scaleout_share": 0.8, "scaleout_t0_s": 5e-6},
+        "hop": {"share": 0.8, "t0_s": 10e-6, "scaleout_t0_s": 5e-6},
     },
     # what no kernel accounts for: first values of the end-to-end fit
     "layer_s": 9.2e-6,
