@@ -253,8 +253,9 @@ def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str |
 def kernel_constants(kind: Mapping[str, Any], unit: str, weights: str | None) -> dict[str, Any]:
     """The constants of one kind of kernel for a math unit and a weight format.
 
-    The common ones; on top those of the unit (an int8 unit without any takes those of fp8); then those of the format where the unit multiplies it (`fp8_block`), or,
-    where narrower weights are widened first, those of `weight_only` and of the pair (`mxfp4_fp8`).
+    The common ones; on top those of the unit (an int8 unit without any takes those of fp8); then those of the format
+    where the unit multiplies it (`fp8_block`), or, where narrower weights are widened first, those of `weight_only` and
+    of the pair (`mxfp4_fp8`).
     """
     own: Any = {key: v for key, v in kind.items() if not isinstance(v, Mapping)}
     own = _merge(own, kind.get(unit, kind.get("fp8") if unit == "int8" else None))
@@ -273,6 +274,7 @@ def resolve(
     generation: str | None = None,
     vendor: str | None = None,
     plan: Plan | None = None,
+    cut: bool = True,
 ) -> Resolved:
     """Rates of every kind of kernel and link for one machine, one set of formats and one efficiency preset.
 
@@ -283,6 +285,7 @@ def resolve(
         generation: label of the chip's generation, for constants that differ between generations.
         vendor: its maker, for the relative of a generation that nobody has measured.
         plan: where the bytes live; the fastest tier in use is then the memory that rates are those of.
+        cut: no share of a peak is above 1. A fit that multiplies rates takes them uncut, and cuts afterwards.
     Source: section 1 of the cost model for formats; measured shares from operator tables, see the preset.
     """
     e = efficiency_for(efficiency, generation, vendor)
@@ -312,13 +315,17 @@ def resolve(
         if mix < 1.0:  # the share that stayed in bf16 computes in bf16
             peak = 1.0 / (mix / peak + (1.0 - mix) / wide)
         missing_math = missing_math or peak != peak
-        memory = e.get("memory", 1.0) * own["memory"]  # factors of separate fits multiply; no share of a peak is above 1
+        # factors of separate fits multiply; no share of a peak is above 1
+        slow = k.get("served", 1.0)
+        math = k["math"] * e.get("math", 1.0) * own["math"] / slow
+        memory = e.get("memory", 1.0) * own["memory"] / slow
+        most = 1.0 if cut else float("inf")
         return OpRate(
-            flops_per_s=peak * min(k["math"] * e.get("math", 1.0) * own["math"], 1.0),
-            read_bytes_per_s=hbm * min(k["read"] * memory, 1.0),
-            input_bytes_per_s=hbm * min(k.get("input", k["read"]) * memory, 1.0),
-            write_bytes_per_s=hbm * min(k.get("write", k["read"]) * memory, 1.0),
-            t0_s=k["t0_s"] * e.get("floor", 1.0) * own["floor"],
+            flops_per_s=peak * min(math, most),
+            read_bytes_per_s=hbm * min(k["read"] * memory, most),
+            input_bytes_per_s=hbm * min(k.get("input", k["read"]) * memory, most),
+            write_bytes_per_s=hbm * min(k.get("write", k["read"]) * memory, most),
+            t0_s=k["t0_s"] * e.get("floor", 1.0) * own["floor"] * slow,
             chain_s=k.get("chain_s", 0.0),
             overlap=k["overlap"],
         )

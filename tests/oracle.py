@@ -455,11 +455,12 @@ class Point:
             )
         raw = self.eff.get("factors", {}).get(kind, {})
         own_factors = {k: v for k, v in raw.items() if not isinstance(v, dict)} | raw.get(unit, {})
-        flat["math"] = min(1.0, flat["math"] * self.eff.get("math", 1.0) * own_factors.get("math", 1.0))
+        served = flat.get("served", 1.0)  # so many times longer inside a service than timed alone
+        flat["math"] = min(1.0, flat["math"] / served * self.eff.get("math", 1.0) * own_factors.get("math", 1.0))
         flat = {"write": flat["read"], "input": flat["read"]} | flat
         for moved in ("read", "write", "input"):
-            flat[moved] = min(1.0, flat[moved] * self.eff.get("memory", 1.0) * own_factors.get("memory", 1.0))
-        flat["t0_s"] *= self.eff.get("floor", 1.0) * own_factors.get("floor", 1.0)
+            flat[moved] = min(1.0, flat[moved] / served * self.eff.get("memory", 1.0) * own_factors.get("memory", 1.0))
+        flat["t0_s"] *= served * self.eff.get("floor", 1.0) * own_factors.get("floor", 1.0)
         return dict(flat)
 
     def attention_peak(self) -> float:

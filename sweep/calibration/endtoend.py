@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from sweep.calibration.operators import paying
 from sweep.calibration.predict import (
-    KERNEL_KNOBS,
     Knobs,
     Predicted,
     Table,
@@ -32,13 +32,14 @@ from sweep.calibration.predict import (
 from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_point
 from sweep.calibration.score import doubt, ranking, rate_of, score, tpot_of, ttft_of
 from sweep.config import Library, as_record
-from sweep.machine import math_unit, relative_of
-from sweep.point import FORMAT_MATH
+from sweep.machine import kernel_constants, math_unit, relative_of
+from sweep.point import FORMAT_MATH, PHI_MOST
 
 SCALE = 0.15  # log error beyond which a row counts by its size instead of its square
-PRIOR = 0.25  # weight of a prior against rows; chosen between 4 and 0.06 on held-out models and chips
+PRIOR = 0.25  # weight of a prior against rows; chosen between 1 and 0.1 on held-out models and chips
 STEPS = 8
 NUDGE = 0.02  # of a knob, for its finite difference
+WORTH = 0.02  # a deviation of an architecture or a format stays where the loss would grow by this share without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,38 +47,28 @@ class Constant:
     """One fitted constant: a knob on the rows of one group, on a log scale (0: as the preset has it)."""
 
     knob: str
-    group: str  # all, or a generation; in the serving stage a framework, a kind of pool, a way of serving
+    group: str  # all, an architecture, a format of experts; in the serving stage a framework, a pool, a way of serving
     sigma: float  # of its prior
     mean: float = 0.0  # around which the prior lies
 
     @property
     def name(self) -> str:
-        """`memory`, `memory/hopper`."""
+        """`layer`, `floor/blackwell`."""
         return self.knob if self.group == "all" else f"{self.knob}/{self.group}"
 
 
-# Standard deviation of the prior of each knob, common to all rows, and of its deviation per chip generation. A residual
-# per chip was tried too: within 2 %, and nothing that another chip could use.
-PRIORS: dict[str, tuple[float, float | None]] = {
-    "math": (0.10, 0.10),
-    "memory": (0.10, 0.15),
-    "floor": (0.40, 0.30),
-    "floor_link": (0.30, None),
-    "link": (0.20, None),
-    "experts": (0.15, None),
-    "attention": (0.15, None),
-    "layer": (0.60, None),
-    "host": (0.60, None),
-    "request": (0.60, None),
-    "exchange": (0.60, None),
-    "phi": (0.20, None),
-    "acceptance": (0.40, None),
-}
+# Standard deviations of priors, log scale. Common to all rows is what no kernel accounts for. Common multipliers of
+# kernels and links were tried and dropped (operator timings say enough: held-out errors were 0.1 to 0.7 points higher
+# with them), and so were deviations by framework, chip and date.
+COMMON = {"layer": 0.6, "host": 0.6, "request": 0.6, "exchange": 0.6, "phi": 0.2, "acceptance": 0.4}
+# Of an architecture (Blackwell and Blackwell Ultra are one), and of the experts in one format: candidates, see `WORTH`.
+ARCHITECTURE = {"memory": 0.15, "floor": 0.8}
+EXPERTS = 0.3
 # Frameworks start dispatch and combine 3 to 8 times slower than the kernels that the link's constants are fitted to
 # (aiconfigurator-core 0.12.0, tables of all-to-all inside TensorRT-LLM, SGLang and vLLM beside DeepEP's own).
 MEANS = {"exchange": 0.7}
-EXPERTS_OWN = 0.10  # of the experts in one format around the experts in all of them
 ADDED = ("acceptance",)  # knobs that add instead of multiplying: log odds
+MOST = {"phi": PHI_MOST}  # of a knob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,23 +131,25 @@ def expert_format(point: Measured, catalogue: Catalogue) -> str:
     return f"{weights}_{unit}"
 
 
+def architecture(generation: str) -> str:
+    """`blackwell` of Blackwell and Blackwell Ultra."""
+    return generation.partition("_")[0]
+
+
 def constants(s: Sample) -> list[Constant]:
-    """What is fitted on a sample: common knobs, and deviations of the chip generations that occur."""
-    out: list[Constant] = []
-    for knob, (common, generation) in PRIORS.items():
-        out.append(Constant(knob=knob, group="all", sigma=common, mean=MEANS.get(knob, 0.0)))
-        if generation:
-            out += [Constant(knob=knob, group=g, sigma=generation) for g in sorted(set(s.generation))]
-    out += [Constant(knob="experts", group=f, sigma=EXPERTS_OWN) for f in sorted(set(s.experts) - {""})]
-    return out
+    """What may be fitted on a sample: common knobs, and deviations of the architectures and formats that occur."""
+    out = [Constant(knob=knob, group="all", sigma=sigma, mean=MEANS.get(knob, 0.0)) for knob, sigma in COMMON.items()]
+    for knob, sigma in ARCHITECTURE.items():
+        out += [Constant(knob=knob, group=a, sigma=sigma) for a in sorted({architecture(g) for g in s.generation})]
+    return out + [Constant(knob="experts", group=f, sigma=EXPERTS) for f in sorted(set(s.experts) - {""})]
 
 
 def design(s: Sample, fitted: Sequence[Constant]) -> np.ndarray:
     """Which rows each constant acts on [rows, constants]."""
-    generations, experts = np.array(s.generation), np.array(s.experts)
+    architectures, experts = np.array([architecture(g) for g in s.generation]), np.array(s.experts)
     columns = []
     for c in fitted:
-        own = experts == c.group if c.knob == "experts" else generations == c.group
+        own = experts == c.group if c.knob == "experts" else architectures == c.group
         columns.append(np.ones(len(s), dtype=bool) if c.group == "all" else own)
     return np.array(columns, dtype=np.float64).T.reshape(len(s), len(fitted))
 
@@ -167,7 +160,8 @@ def knobs_of(s: Sample, fitted: Sequence[Constant], acts: np.ndarray, theta: np.
     for knob in {c.knob for c in fitted}:
         at = [j for j, c in enumerate(fitted) if c.knob == knob]
         shift = acts[:, at] @ theta[at]
-        values[knob] = values[knob] + shift if knob in ADDED else values[knob] * np.exp(shift)
+        moved = values[knob] + shift if knob in ADDED else values[knob] * np.exp(shift)
+        values[knob] = np.minimum(moved, MOST.get(knob, np.inf))
     return Knobs(**values)
 
 
@@ -285,6 +279,8 @@ class Fit:
     sigma: np.ndarray  # one standard deviation of each, from the curvature at the end
     predicted: Predicted
     log_error: np.ndarray  # predicted over measured, of all rows of the sample
+    jacobian: np.ndarray  # of residuals and priors by the constants at the end [rows + constants, constants]
+    residual: np.ndarray  # these themselves: the loss is half the sum of their squares
 
     def value(self, name: str) -> float:
         """A constant by name, 0 where it is not among those fitted."""
@@ -313,7 +309,6 @@ def solve(
     mean = np.array([c.mean for c in fitted])
     theta = mean if start is None else start.copy()
     pull = prior / np.array([c.sigma for c in fitted]) ** 2
-    hessian = np.diag(pull)
     for _ in range(steps):
         log_now, jacobian, _now = slopes(s, fitted, acts, theta)
         residual = log_now - s.log_tpot
@@ -328,7 +323,18 @@ def solve(
     error = np.log(predicted.tpot_s) - s.log_tpot
     spread = np.median(np.abs(error[keep])) * 1.4826
     sigma = spread * np.sqrt(np.diag(np.linalg.inv(hessian)))
-    return Fit(constants=tuple(fitted), theta=theta, sigma=sigma, predicted=predicted, log_error=error)
+    z, root = residual / SCALE, np.where(keep, np.sqrt(s.weight), 0.0)
+    size = np.sqrt(2.0 * (np.sqrt(1.0 + z * z) - 1.0))
+    per = np.where(size > 1e-9, np.abs(z) / np.sqrt(1.0 + z * z) / np.where(size > 1e-9, size, 1.0), 1.0)
+    return Fit(
+        constants=tuple(fitted),
+        theta=theta,
+        sigma=sigma,
+        predicted=predicted,
+        log_error=error,
+        jacobian=np.concatenate([(root * per)[:, None] * jacobian, np.diag(np.sqrt(pull))]),
+        residual=np.concatenate([root * SCALE * np.sign(z) * size, np.sqrt(pull) * (theta - mean)]),
+    )
 
 
 # --- both stages -------------------------------------------------------------------------------------------------
@@ -363,27 +369,25 @@ def calibrate_rows(
         start: a fit to start from; one round of fewer steps is enough then.
     """
     fitted = constants(s) if start is None else list(start.step)
-    acts = design(s, fitted)
     theta = np.array([c.mean for c in fitted]) if start is None else start.step_theta
     serving_theta = None if start is None else start.serving_theta
     current = s.knobs if start is None else start.knobs
-    for _ in range(rounds):
-        base = knobs_of(s, fitted, acts, theta)
-        if start is None or _ > 0 or rounds == 1:
+    for turn_of in range(rounds):
+        base = knobs_of(s, fitted, design(s, fitted), theta)
+        if start is None or turn_of > 0 or rounds == 1:
             serving, serving_theta, current = solve_serving(
                 s, base, keep, start=serving_theta, steps=4 if start is None else 1, prior=prior
             )
         own = {k: getattr(current, k) for k in SERVING}
-        fit = solve(
-            dataclasses.replace(s, knobs=dataclasses.replace(s.knobs, **own)),
-            fitted,
-            keep,
-            start=theta,
-            steps=5 if start is None else 2,
-            prior=prior,
-        )
+        settled = dataclasses.replace(s, knobs=dataclasses.replace(s.knobs, **own))
+        fit = solve(settled, fitted, keep, start=theta, steps=5 if start is None else 2, prior=prior)
+        if start is None and turn_of == 0:
+            free, means = [c.group == "all" for c in fitted], [c.mean for c in fitted]
+            stays = paying(fit.theta, means, fit.jacobian, fit.residual, free, WORTH)
+            fitted = [c for c, stay in zip(fitted, stays, strict=True) if stay]
+            fit = solve(settled, fitted, keep, start=fit.theta[stays], steps=5, prior=prior)
         theta = fit.theta
-    knobs = dataclasses.replace(knobs_of(s, fitted, acts, theta), **own)
+    knobs = dataclasses.replace(knobs_of(s, fitted, design(s, fitted), theta), **own)
     assert serving_theta is not None
     return Calibrated(
         step=tuple(fitted),
@@ -456,16 +460,6 @@ def split_groups(s: Sample) -> dict[str, list[str]]:
 
 # --- into a preset -----------------------------------------------------------------------------------------------
 
-_RATES = ("math", "read", "input", "write")
-
-
-def _scaled(node: Mapping[str, Any], factor: Mapping[str, float]) -> dict[str, Any]:
-    """A mapping with its numbers multiplied by key, nested mappings alike."""
-    return {
-        k: _scaled(v, factor) if isinstance(v, Mapping) else (v * factor[k] if k in factor else v)
-        for k, v in node.items()
-    }
-
 
 def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
     """A preset with the fitted constants in it: it predicts what the knobs did.
@@ -479,41 +473,41 @@ def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, tupl
     theta = {(c.knob, c.group): float(t) for c, t in zip(fit.step, fit.step_theta, strict=True)}
 
     def grown(knob: str, group: str = "all") -> float:
-        return math.exp(theta.get((knob, "all"), 0.0) + (theta.get((knob, group), 0.0) if group != "all" else 0.0))
+        return math.exp(theta.get((knob, group), 0.0))
 
-    generations = {g for k, g in theta if g != "all" and k != "experts"} | set(e.get("generations") or {})
-    for g in sorted(generations):
-        own = e.setdefault("generations", {}).setdefault(g, {})
-        for knob in ("math", "memory"):
-            own[knob] = own.get(knob, e[knob]) / grown(knob, g)
-        own["floor"] = own.get("floor", e["floor"]) * grown("floor", g)
-    e["math"], e["memory"] = e["math"] / grown("math"), e["memory"] / grown("memory")
-    e["floor"], e["floor_link"] = e["floor"] * grown("floor"), e["floor_link"] * grown("floor_link")
-    formats = {g: grown(k, g) / grown(k) for k, g in theta if k == "experts" and g != "all"}
-    entries = dict(e["kernels"]["experts"])
-    for name, own in formats.items():
-        pair = name not in FORMAT_MATH and name != "fp4"
-        unit = name.rpartition("_")[2] if pair else str(FORMAT_MATH.get(name) or name)
-        parts = (unit, "weight_only", name) if pair else (unit, name)
-        before = {k: v for k, v in entries.items() if not isinstance(v, Mapping)}
-        for part in parts:
-            before.update(entries.get(part) or {})
-        slower = {**dict.fromkeys(_RATES, 1.0 / own), "t0_s": own}
-        e["kernels"]["experts"][name] = _scaled(before, slower)
-    for kind, knob in KERNEL_KNOBS.items():
-        factor = {**dict.fromkeys(_RATES, 1.0 / grown(knob)), "t0_s": grown(knob)}
-        e["kernels"][kind] = _scaled(e["kernels"][kind], factor)
-        for own in e["generations"].values():
-            if kind in own.get("kernels", {}):
-                own["kernels"][kind] = _scaled(own["kernels"][kind], factor)
-    share = 1.0 / grown("link")
-    e["links"] = _scaled(e["links"], {"share": share, "scaleout_share": share})
-    starts = dict.fromkeys(("t0_s", "t0_rank_s", "one_shot_s", "one_shot_rank_s"), grown("exchange"))
-    e["links"]["experts"] = _scaled(e["links"]["experts"], starts)
+    for g, own in e.setdefault("generations", {}).items():
+        if ("memory", architecture(g)) in theta:
+            own["memory"] = own.get("memory", e.get("memory", 1.0)) / grown("memory", architecture(g))
+        if ("floor", architecture(g)) in theta:
+            own["floor"] = own.get("floor", e.get("floor", 1.0)) * grown("floor", architecture(g))
+    experts = e["kernels"]["experts"]
+    slower = sorted(g for k, g in theta if k == "experts")
+    named = dict.fromkeys([*_formats(experts), *slower])
+    before = {f: kernel_constants(experts, *_unit(f)).get("served", 1.0) for f in named}
+    for f in slower:  # the constants of a unit reach all formats that it multiplies
+        experts.setdefault(f, {})["served"] = before[f] * grown("experts", f)
+        for other in _formats(experts):
+            if other not in slower and _unit(other)[0] == f:
+                experts[other]["served"] = before[other]
+    link = e["links"]["experts"]
+    e["links"]["experts"] = {**link, "t0_s": link["t0_s"] * grown("exchange")}
     e["layer_s"], e["host_s"] = e["layer_s"] * grown("layer"), e["host_s"] * grown("host")
     e["request_s"] = e["request_s"] * grown("request")
     e["serving"] = _serving(efficiency, fit, grown("phi"), theta.get(("acceptance", "all"), 0.0), band)
     return e
+
+
+def _formats(experts: Mapping[str, Any]) -> list[str]:
+    """Formats that have constants of their own."""
+    return [f for f, own in experts.items() if isinstance(own, Mapping) and f != "weight_only"]
+
+
+def _unit(name: str) -> tuple[str, str]:
+    """Math unit and weight format of an entry of the experts: `fp4`, `fp8_block`, `mxfp4_fp8`."""
+    if name in FORMAT_MATH:
+        return str(FORMAT_MATH[name]), name
+    weights, _, unit = name.rpartition("_")
+    return (unit, weights) if weights else (name, name)
 
 
 def _serving(
@@ -527,7 +521,7 @@ def _serving(
         return ratio / (1.0 + ratio)
 
     out: dict[str, Any] = {
-        "phi": before.phi * phi,
+        "phi": min(before.phi * phi, PHI_MOST),
         "acceptance": {k: accepted(v) for k, v in before.acceptance.items()},
         "pool": {},
         "handoff": before.handoff * math.exp(theta.get(("first_s", "disaggregated"), 0.0)),
