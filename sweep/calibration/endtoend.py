@@ -189,8 +189,11 @@ def slopes(
     return log_now, jacobian, now
 
 
-# What serving adds: fitted on throughput and the time to the first token, the step itself held.
-SERVING = {"pool": 0.5, "bunching": 0.7, "first": 0.5, "first_s": 1.0}  # standard deviations of the priors, log scale
+# What serving adds: fitted on throughput and the time to the first token, the step itself held. Standard deviations of
+# the priors, log scale.
+SERVING = {"pool": 0.5, "bunching": 0.7, "first": 0.5, "first_s": 1.0, "launch": 1.0}
+LAUNCH_EXPERTS = 0.5  # of a layer with experts over one without
+SERVING_PRIOR = 0.01  # weight of these priors: light rows, which alone tell most of them, are few
 SERVING_OWN = 0.4  # of a framework around what all have in common
 RATE_WEIGHT, RATE_SCALE = 1.0, 0.15
 TTFT_WEIGHT, TTFT_SCALE = 0.2, 0.4
@@ -208,13 +211,16 @@ def serving_constants(s: Sample) -> tuple[list[Constant], np.ndarray]:
         out.append((Constant(knob="pool", group=kind, sigma=SERVING["pool"]), split & (kinds == kind)))
     for name in sorted(set(pools[split])):
         out.append((Constant(knob="pool", group=str(name), sigma=SERVING_OWN), split & (pools == name)))
-    for way, rows in (("aggregated", ~split), ("disaggregated", split)):
-        out.append((Constant(knob="bunching", group=way, sigma=SERVING["bunching"]), rows))
     out.append((Constant(knob="first_s", group="disaggregated", sigma=SERVING["first_s"]), split))
-    for knob in ("first", "first_s"):
-        out.append((Constant(knob=knob, group="all", sigma=SERVING[knob]), np.ones(len(s), dtype=bool)))
-        for name in sorted(set(own)):
-            out.append((Constant(knob=knob, group=str(name), sigma=SERVING_OWN), own == name))
+    everybody = np.ones(len(s), dtype=bool)
+    for knob in ("bunching", "first", "first_s", "launch"):
+        out.append((Constant(knob=knob, group="all", sigma=SERVING[knob]), everybody))
+    out.append(
+        (Constant(knob="launch", group="experts", sigma=LAUNCH_EXPERTS), np.array([p.experts for p in s.points]))
+    )
+    heard = own[np.isfinite(s.log_ttft)]
+    for knob in ("first_s", "launch"):  # what differs between frameworks
+        out += [(Constant(knob=knob, group=str(f), sigma=SERVING_OWN), own == f) for f in sorted(set(heard))]
     return [c for c, _ in out], np.array([m for _, m in out], dtype=np.float64).T
 
 
@@ -225,7 +231,7 @@ def solve_serving(
     *,
     start: np.ndarray | None = None,
     steps: int = 5,
-    prior: float = PRIOR,
+    prior: float = SERVING_PRIOR,
 ) -> tuple[list[Constant], np.ndarray, Knobs]:
     """What serving adds, fitted on throughput and first token: constants, their values, each row's knobs."""
     fitted, acts = serving_constants(s)
@@ -253,7 +259,7 @@ def solve_serving(
         known = np.isfinite(residual)
         jacobian = np.zeros((2 * n, len(fitted)))
         # a frontend's own time shows in rows with nobody else there, and queueing in all the others
-        alone = {"first": np.tile(light, 2), "first_s": np.tile(light, 2)}
+        alone = dict.fromkeys(("first", "first_s", "launch"), np.tile(light, 2))
         for knob in SERVING:
             slope = (answers(knobs_at(theta, knob)) - residual) / NUDGE
             for j, c in enumerate(fitted):
@@ -376,11 +382,11 @@ def calibrate_rows(
         base = knobs_of(s, fitted, design(s, fitted), theta)
         if start is None or turn_of > 0 or rounds == 1:
             serving, serving_theta, current = solve_serving(
-                s, base, keep, start=serving_theta, steps=4 if start is None else 1, prior=prior
+                s, base, keep, start=serving_theta, steps=6 if start is None else 3
             )
         own = {k: getattr(current, k) for k in SERVING}
         settled = dataclasses.replace(s, knobs=dataclasses.replace(s.knobs, **own))
-        fit = solve(settled, fitted, keep, start=theta, steps=5 if start is None else 2, prior=prior)
+        fit = solve(settled, fitted, keep, start=theta, steps=5 if start is None else 3, prior=prior)
         if start is None and turn_of == 0:
             free, means = [c.group == "all" for c in fitted], [c.mean for c in fitted]
             stays = paying(fit.theta, means, fit.jacobian, fit.residual, free, WORTH)
@@ -522,27 +528,30 @@ def _serving(
 
     out: dict[str, Any] = {
         "phi": min(before.phi * phi, PHI_MOST),
-        "acceptance": {k: accepted(v) for k, v in before.acceptance.items()},
+        "acceptance": accepted(before.acceptance),
         "pool": {},
         "handoff": before.handoff * math.exp(theta.get(("first_s", "disaggregated"), 0.0)),
-        "bunching": {k: v * math.exp(theta.get(("bunching", k), 0.0)) for k, v in before.bunching.items()},
-        "first": {},
+        "bunching": before.bunching * math.exp(theta.get(("bunching", "all"), 0.0)),
+        "first": before.first * math.exp(theta.get(("first", "all"), 0.0)),
         "first_s": {},
+        "launch_s": {},
         "band": {k: [float(a), float(b)] for k, (a, b) in band.items()},
     }
     for kind in ("tensor", "grouped"):
         out["pool"][kind] = before.pool[kind] * math.exp(theta.get(("pool", kind), 0.0))
     for (knob, name), value in theta.items():
-        if knob == "pool" and name not in before.bunching and "_" in name:
+        if knob == "pool" and "_" in name:
             kind = name.rpartition("_")[2]
             own = before.pool.get(name, before.pool[kind])
             out["pool"][name] = own * math.exp(theta.get(("pool", kind), 0.0) + value)
-    for knob, first in (("first", before.first), ("first_s", before.first_s)):
+    for knob, key, at in (("first_s", "first_s", before.first_s), ("launch", "launch_s", before.launch_s)):
         common = theta.get((knob, "all"), 0.0)
-        out[knob]["default"] = first["default"] * math.exp(common)
+        out[key]["default"] = at["default"] * math.exp(common)
         for (k, name), value in theta.items():
-            if k == knob and name not in ("all", "disaggregated"):
-                out[knob][name] = first.get(name, first["default"]) * math.exp(common + value)
+            if k == knob and name == "experts":
+                out[key][name] = at[name] * math.exp(value)
+            elif k == knob and name not in ("all", "disaggregated"):
+                out[key][name] = at.get(name, at["default"]) * math.exp(common + value)
     return out
 
 

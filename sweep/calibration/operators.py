@@ -356,7 +356,6 @@ def common_params(group: str, formats: Iterable[str]) -> list[Param]:
             _share(_k("experts", "read"), start=0.85),
             _share(_k("experts", "input"), start=0.075, low=0.005),
             _time(_k("experts", "t0_s"), start=11e-6),
-            _overlap(_k("experts", "overlap")),
         ]
         pairs = sorted(f for f in formats if f.endswith(("_bf16", "_fp8")))
         for name in ("fp8", "fp8_block", "fp4", *pairs):

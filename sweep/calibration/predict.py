@@ -25,7 +25,7 @@ from sweep.cost.memory import max_batch, request_bytes, weights_bytes
 from sweep.cost.ops import Parts
 from sweep.cost.prefill import ttft_s
 from sweep.cost.result import load_cost
-from sweep.cost.serving import prefill_rate, queue_s, steady_state
+from sweep.cost.serving import first_token_s, prefill_rate, queue_s, steady_state
 from sweep.cost.step import Load, LoadStep, Row, token_time
 from sweep.machine import Machine, OpRate, resolve
 from sweep.point import Context, Kinds, Layout, Num
@@ -57,6 +57,7 @@ class Knobs:
     acceptance: Num = 0.0  # added to the log odds
     first_s: Num = 0.0  # frontend, before the first token
     first: Num = 1.0  # prefill in the first token
+    launch: Num = 0.0  # host, per layer of a prefill [s]
     bunching: Num = 0.0  # prompts that stand before it, see `queue_s`
 
 
@@ -94,10 +95,11 @@ class Presets:
 
     phi: float
     pool: dict[str, float]
-    bunching: dict[str, float]
-    acceptance: dict[str, float]
+    bunching: float
+    acceptance: float  # of a drafted token, the first of a step
     first_s: dict[str, float]
-    first: dict[str, float]
+    first: float
+    launch_s: dict[str, float]
     handoff: float
     band: dict[str, tuple[float, float]]  # 80 % of measured over predicted TPOT lie between
 
@@ -105,10 +107,12 @@ class Presets:
 DEFAULTS: dict[str, Any] = {
     "phi": 1.05,
     "pool": {"tensor": 0.8, "grouped": 0.4},
-    "bunching": {"aggregated": 2.0, "disaggregated": 5.0},
-    "acceptance": {"mtp": 0.62, "eagle3": 0.61},
-    "first": {"default": 1.2},
+    "bunching": 2.0,
+    "acceptance": 0.62,  # MTP and EAGLE3 alike
+    "first": 1.1,
     "first_s": {"default": 0.05},  # tokenization, HTTP, scheduling
+    # host time per layer of a prefill: launches of a dozen kernels; times more for a layer of experts
+    "launch_s": {"default": 0.5e-3, "experts": 2.0},
     "handoff": 3.0,  # the same where another pool decodes, over where the same GPUs do
     "band": {
         "undrafted": (0.75, 1.25),
@@ -124,10 +128,11 @@ def presets(efficiency: Mapping[str, Any]) -> Presets:
     return Presets(
         phi=float(said["phi"]),
         pool={**DEFAULTS["pool"], **said["pool"]},
-        bunching={**DEFAULTS["bunching"], **said["bunching"]},
-        acceptance={**DEFAULTS["acceptance"], **said["acceptance"]},
+        bunching=float(said["bunching"]),
+        acceptance=float(said["acceptance"]),
         first_s=dict(said["first_s"]),
-        first=dict(said["first"]),
+        first=float(said["first"]),
+        launch_s={**DEFAULTS["launch_s"], **said["launch_s"]},
         handoff=float(said["handoff"]),
         band={k: (float(v[0]), float(v[1])) for k, v in {**DEFAULTS["band"], **said["band"]}.items()},
     )
@@ -173,7 +178,7 @@ def model_table(points: Sequence[Measured], catalogue: Catalogue, serving: Prese
     fields = {key: np.array([np.nan if r[key] is None else float(r[key]) for r in records]) for key in records[0]}
     model = jax.tree.map(lambda x: x[[ids.index(p.model) for p in points]], complete_model(fields))
     drafted = np.array([p.drafted for p in points])
-    acceptance = np.array([serving.acceptance.get(p.draft_kind, 0.0) for p in points])
+    acceptance = np.where(drafted > 0, serving.acceptance, 0.0)
     return dataclasses.replace(model, n_draft=drafted, acceptance=acceptance, draft_cost=DRAFT_PASSES / model.n_layers)
 
 
@@ -217,10 +222,12 @@ def make_knobs(points: Sequence[Measured], efficiency: Mapping[str, Any]) -> Kno
     values: dict[str, Any] = {f.name: np.full(n, float(f.default)) for f in dataclasses.fields(Knobs)}  # type: ignore[arg-type]
     values["phi"] = np.full(n, s.phi)
     values["pool"] = np.array([s.pool.get(pool_name(p), s.pool[pool_kind(p)]) for p in points])
-    values["bunching"] = np.array([s.bunching["disaggregated" if p.disaggregated else "aggregated"] for p in points])
+    values["bunching"] = np.full(n, s.bunching)
     frontend = np.array([s.first_s.get(p.framework, s.first_s.get("default", 0.0)) for p in points])
     values["first_s"] = frontend * np.array([s.handoff if p.disaggregated else 1.0 for p in points])
-    values["first"] = np.array([s.first.get(p.framework, s.first.get("default", 1.0)) for p in points])
+    values["first"] = np.full(n, s.first)
+    values["launch"] = np.array([s.launch_s.get(p.framework, s.launch_s["default"]) for p in points])
+    values["launch"] *= np.where([p.experts for p in points], s.launch_s["experts"], 1.0)
     return Knobs(**values)
 
 
@@ -345,7 +352,9 @@ def predict(table: Table, knobs: Knobs, *, batch: np.ndarray | None = None) -> P
         s = steady_state(
             lambda b: _stage("decode", row, b, context),
             np.where(split, 0.0, prefill_s),
-            first_s=prefill_s * knobs.first + knobs.first_s,
+            first_s=first_token_s(
+                prefill_s, share=knobs.first, launch_s=knobs.launch * row.model.n_layers, frontend_s=knobs.first_s
+            ),
             osl=context.generated,
             concurrency=users,
             max_batch=room,

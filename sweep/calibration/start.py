@@ -5,6 +5,8 @@ A fit never begins at the shipped preset, so that the same measurements give the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 START: dict[str, Any] = {
@@ -21,7 +23,7 @@ START: dict[str, Any] = {
             "fp8_block": {},
             "weight_only": {},
         },
-        "experts": {"math": 0.5, "read": 0.85, "input": 0.075, "t0_s": 11e-6, "overlap": 0.7},
+        "experts": {"math": 0.5, "read": 0.85, "input": 0.075, "t0_s": 11e-6, "overlap": 1.0},
         "attention": {"math": 0.3, "read": 0.85, "t0_s": 11e-6, "overlap": 1.0},
         "mla": {"math": 0.55, "read": 0.72, "t0_s": 12.5e-6, "chain_s": 0.0, "overlap": 1.0},
         # keys and values of a prompt are never what a prefill waits for; 0.80 is the share that decode reads with
@@ -50,3 +52,56 @@ START: dict[str, Any] = {
     "imbalance_off": 1.0,
     "generations": {},
 }
+
+
+def numbers(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], float]:
+    """The numbers of a preset by path; a 0 says that something is absent, and is none."""
+    if isinstance(value, Mapping):
+        return {k: v for key, inner in value.items() for k, v in numbers(inner, (*path, str(key))).items()}
+    if isinstance(value, list | tuple):
+        return {k: v for i, inner in enumerate(value) for k, v in numbers(inner, (*path, str(i))).items()}
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {path: float(value)} if is_number and value != 0 else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """How many constants a preset holds."""
+
+    machine: int  # fitted: kernels, links, overheads; any machine uses them
+    service: int  # fitted: how a service is run, of no framework
+    assumed: int  # stand as a fit began with them: estimates, published figures, tiles
+    generations: int  # more for measured chip generations alone
+    frameworks: int  # and for measured serving frameworks
+
+    def __str__(self) -> str:
+        return (
+            f"constants: {self.machine} of machines and {self.service} of services are fitted to all measurements, "
+            f"{self.assumed} assumed;\n"
+            f"beside them {self.generations} of single chip generations (an unmeasured chip takes its nearest relative's)"
+            f" and {self.frameworks} of single serving frameworks"
+        )
+
+
+def count(preset: Mapping[str, Any]) -> Count:
+    """The constants of a preset, error bands aside.
+
+    A generation's number that an older one of its architecture has too is not counted again.
+    """
+    began = numbers(START)
+    found = {p: v for p, v in numbers(preset).items() if p[:2] != ("serving", "band")}
+    own: set[tuple[str, ...]] = set()
+    for path, value in found.items():
+        if path[0] == "generations" and path[-1] != "year":
+            own.add((path[1].partition("_")[0], *path[2:], f"{value:g}"))
+    common = {p: v for p, v in found.items() if p[0] not in ("generations", "serving")}
+    assumed = [p for p, v in common.items() if began.get(p) == v]
+    serving = [p for p in found if p[0] == "serving"]
+    general = [p for p in serving if len(p) == 2 or p[2] in ("default", "experts", "tensor", "grouped")]
+    return Count(
+        machine=len(common) - len(assumed),
+        service=len(general),
+        assumed=len(assumed),
+        generations=len(own),
+        frameworks=len(serving) - len(general),
+    )
