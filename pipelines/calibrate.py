@@ -5,8 +5,9 @@ r"""Fit the constants of the `measured` preset from measured kernels, links and 
 
     data=DIR           where measurements lie: kernels*.csv (own timings: kind, hardware, weights, activations, m, n,
                        k, ..., seconds), operator tables of aiconfigurator-core (measured_ops/*.csv), measured_e2e.csv
-    out=DIR            where NAME.yaml, NAME.csv (every constant, its uncertainty, its rows) and NAME_errors.csv go
-                       (default: outputs/calibrate/<time>)
+    out=DIR            where NAME.yaml, NAME.csv (every constant, its uncertainty, its rows), NAME_errors.csv,
+                       NAME_bands.csv (the 80 % bands and their held-out coverage) and NAME_residuals.csv (of every row,
+                       left out with its curve, model, chip, generation, maker) go (default: outputs/calibrate/<time>)
     fit=all            kernels, then what end-to-end points say (the default)
     fit=kernels        kernels and links alone
     fit=generations    of kernels and links, only what the chip generations in the data differ by; the rest stays as
@@ -71,9 +72,10 @@ def task(job: Job) -> int:
         print(report(scores), flush=True)
         written.append((f"{name}_errors.csv", preset.errors(scores).write_csv()))
     if fit in ("all", "serving") and served.is_file():
-        constants, more, text = _end_to_end(served, constants, library)
+        constants, more, text, tables_of_bands = _end_to_end(served, constants, library)
         fitted = [*fitted, *more]
         print(text)
+        written += [(f"{name}_{what}.csv", table.write_csv()) for what, table in tables_of_bands.items()]
     constants["generations"] = operators.in_order(constants["generations"], library)
     print(start.count(constants))
     written.append((f"{name}.yaml", preset.text_of(constants, name)))
@@ -106,9 +108,11 @@ def _generations(folder: Path, study: Any) -> tuple[dict[str, Any], list[Any], l
     return constants, found.constants, found.scores
 
 
-def _end_to_end(path: Path, constants: dict[str, Any], library: Any) -> tuple[dict[str, Any], list[Any], str]:
-    """The second stage: overheads, multipliers and serving constants from end-to-end points."""
-    from sweep.calibration import endtoend
+def _end_to_end(
+    path: Path, constants: dict[str, Any], library: Any
+) -> tuple[dict[str, Any], list[Any], str, dict[str, Any]]:
+    """The second stage: overheads, multipliers, serving constants and bands from end-to-end points."""
+    from sweep.calibration import bands, endtoend
     from sweep.calibration.operators import Constant, rounded
     from sweep.calibration.validate import read_rows
 
@@ -128,7 +132,9 @@ def _end_to_end(path: Path, constants: dict[str, Any], library: Any) -> tuple[di
         Constant(name=f"serving.{c.name}", value=rounded(math.exp(t)), sigma=None, rows=rows, kind="end_to_end")
         for c, t in zip(full.serving, full.serving_theta, strict=True)
     ]
-    return shortened(found.efficiency), more, endtoend.scores_table(found)
+    rest = found.residuals
+    tables = {"bands": bands.summary(rest), "residuals": rest.frame()}
+    return shortened(found.efficiency), more, endtoend.scores_table(found), tables
 
 
 def shortened(value: Any) -> Any:

@@ -89,7 +89,7 @@ def task(arguments: argparse.Namespace) -> int:
             },
         )
     print(f"{points.height:,} matches, {found.frame.height:,} on the frontier of {', '.join(found.objectives)}")
-    top = found.frame.sort("tok_s_gpu", descending=True).head(arguments.top)
+    top = store.completed(found.frame.sort("tok_s_gpu", descending=True).head(arguments.top))
     print(table(top, [c for c in SHOWN if c != "prefill.hardware" or len(paths) == 2 or arguments.mix_hardware]))
     if out is not None:
         print(out / "frontier.parquet")

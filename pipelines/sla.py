@@ -10,6 +10,8 @@ at least, --gpus at most (of one service: a replica, or both pools; with --deman
 condition. --best is what the best point has most (or, of costs, least) of: tok_s_gpu unless said; with --demand the
 smallest fleet comes first: fewest GPUs, or dollars or watts if --best counts those.
 
+In brackets: what 8 of 10 measurements lie between; a figure that keeps its limit but not at that end is said to.
+
 --demand D: requests per second. The fleet is whole replicas: ceil(D / requests per second of one). A point with
 serving=decode leaves the prefill out: sweep with serving=aggregated or disaggregated for a fleet that prefills too.
 
@@ -22,13 +24,15 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from pipelines.frontier import default_by, listed
 from pipelines.query import FORMATS, Parser, Stored, guarded, note, scan, stored, write
+from sweep.columns import BANDS
 from sweep.errors import BadInput, closest
 from sweep.frontier import Objective, condition, parse_objectives
 from sweep.report import table
@@ -138,13 +142,22 @@ def task(arguments: argparse.Namespace) -> int:
         shown = [c for c in shown if c not in best.columns or best[c].null_count() < best.height]
         print(f"\n{table(best, list(dict.fromkeys([*by, *shown])))}")
         for row in best.iter_rows(named=True):
-            tight = [f"{limit} by {100 * gap:.0f} %" for limit, gap in margins(row, limits)[:2]]
+            tight = [f"{limit} by {100 * gap:.0f} %{far_end(row, limit)}" for limit, gap in margins(row, limits)[:2]]
             name = ", ".join(str(row[k]) for k in by) or "all"
             print(f"{name}: keeps {' and '.join(tight)}" if tight else "", end="\n" if tight else "")
     none = why_none(points, limits, by)
     if none:
         print(f"\n{none}")
     return 0
+
+
+def far_end(row: Mapping[str, Any], limit: Limit) -> str:
+    """Whether the band of a figure reaches over its limit, in words; nothing where it does not."""
+    band = BANDS.get(limit.column)
+    far = None if band is None else row.get(band.high if limit.most else band.low)
+    if far is None or (far <= limit.value if limit.most else far >= limit.value):
+        return ""
+    return f" (but {number(far)} at the end of its band)"
 
 
 def default_groups(jobs: Sequence[Stored], columns: Sequence[str]) -> list[str]:

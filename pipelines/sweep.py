@@ -133,7 +133,7 @@ def pools_task(job: _app.Job) -> int:
         reporter = Reporter(bar=sys.stderr.isatty() if bar is None else bool(bar))
         note_overrides(job, directory)
         result = disaggregate.execute(both, directory, config_yaml=job.config_yaml, report=reporter)
-        frontier, manifest = result.frontier, result.manifest
+        frontier, manifest = store.completed(result.frontier), result.manifest
     return finish(job, directory, frontier, manifest, str(directory))
 
 
@@ -187,7 +187,7 @@ def evaluate(job: _app.Job, plan: run.Plan, directory: Path, stage: remote.Stage
 
         note_overrides(job, directory)
         result = run.Run(plan, directory, config_yaml=job.config_yaml, report=tell).execute()
-        frontier, manifest = result.frontier, result.manifest
+        frontier, manifest = store.completed(result.frontier), result.manifest
     return finish(job, directory, frontier, manifest, shown)
 
 

@@ -11,8 +11,9 @@ r"""Predictions beside measurements: an error page, charts, and a prediction for
     output=json                  the headline scores as one JSON object on standard output
 
 Written: `predictions.csv` (one line per input row: row_id, answered, reason, tpot_s, tpot_low_s, tpot_high_s, ttft_s,
-tok_s_gpu, floor_tpot_s; numbers empty where not answered), `validation.md` and its charts (SVG, PNG). Rows need no
-measurement to be predicted. Exit codes: 0, 1 for bad input.
+tok_s_gpu, floor_tpot_s, ttft_low_s, ttft_high_s, tok_s_gpu_low, tok_s_gpu_high; numbers empty where not answered, low
+and high also where the preset has no bands), `validation.md` and its charts (SVG, PNG). Rows need no measurement to be
+predicted. Exit codes: 0, 1 for bad input.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def _say(top: dict[str, Any], out: Path) -> None:
     ):
         s = top[key]
         print(f"{name:26s} median {share(s.median):>7s}  p90 {share(s.p90):>7s}  bias {share(s.bias):>7s}  {s.n} rows")
-    print(f"inside the 80 % band: {share(top['in_band'])}; faster than the roofline: {share(top['below_floor'])}")
+    inside = (("TPOT", "in_band"), ("tok/s/GPU", "in_band_tok_s_gpu"), ("TTFT", "in_band_ttft"))
+    print(f"inside the 80 % band: {', '.join(f'{name} {share(top[key])}' for name, key in inside)}")
+    print(f"faster than the roofline: {share(top['below_floor'])}")
     print(f"written: {out / 'validation.md'}, {out / 'predictions.csv'}")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from sweep import store
-from sweep.columns import BY_NAME, MATCH_COLUMNS, SCHEMA_VERSION, axis_metadata
+from sweep.columns import BY_NAME, DERIVED, DERIVED_COLUMNS, MATCH_COLUMNS, SCHEMA_VERSION, axis_metadata
 from sweep.config import FrontierConfig, StoreConfig, Study
 from sweep.economics import with_derived
 from sweep.errors import BadInput, closest
@@ -25,6 +25,8 @@ from sweep.match import match, pairing_keys
 from sweep.run import Plan, Progress, Result, Run, plan
 from sweep.space import Space
 
+# columns that follow from others: of a match they follow from its own
+FOLLOWING = [c.name for c in (*DERIVED, *DERIVED_COLUMNS)]
 MOST_GROUPS = 200_000  # frontiers of a pool kept at a time
 
 
@@ -180,7 +182,7 @@ def paired(
     """
     tables, axes = {}, {}
     for name, path in (("prefill", prefill), ("decode", decode)):
-        table = store.scan(path, "frontier").collect()
+        table = store.scan(path, "frontier").drop(FOLLOWING, strict=False).collect()
         for column in ("kv_transfer_s", "prefill_req_per_s", "layout.gpus", "layout.dpa"):
             if column not in table.columns:
                 raise BadInput(f"{path}: no column {column}; sweep with serving=disaggregated")

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from sweep import accuracy
-from sweep.columns import AGGREGATED_COLUMNS, BANDS, COLUMNS, DERIVED, band_of
+from sweep.columns import AGGREGATED_COLUMNS, BANDS, COLUMNS, NEEDS, ends
 from sweep.config import Study, as_record
 from sweep.cost.arith import ceil_div, namespace
 from sweep.cost.attention import decode_attention, prefill_attention
@@ -247,13 +247,13 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
         reasons.add("capacity")
     if columns["ttft_s"] is not None and not cost.in_time:
         reasons.add("ttft_cut")
-    low, high = bands(space, np.array([0]))
-    columns["band_low"], columns["band_high"] = _number(low[0]), _number(high[0])
-    for best, names in BANDS.items():
-        ends: Any = (None, None)
-        if None not in (columns[best], columns["band_low"]):
-            ends = band_of(columns[best], columns["band_low"], columns["band_high"], rate=best != "tpot_s")
-        columns |= dict(zip(names, ends, strict=True))
+    columns |= {name: _number(factor[0]) for name, factor in bands(space, np.array([0])).items()}
+    banded: dict[str, Any] = {}
+    for best, band in BANDS.items():
+        if best in columns:
+            known = None not in (columns[best], *(columns[name] for name in NEEDS[band.by]))
+            low, high = ends(band.by, columns[best], columns.__getitem__) if known else (None, None)
+            banded |= {band.low: low, band.high: high}
     if columns["tpot_s"] is not None and not cost.in_pace:
         reasons.add("tpot_cut")
     columns["feasible"] = not reasons
@@ -262,7 +262,7 @@ def _explained(study: Study, space: Space, point: _Point) -> Explanation:
     columns["extrapolation"] = int(row.extrapolation) + beyond
     left = int(ranges(space, study).bits[0, 0]) | beyond << len(accuracy.EXTRAPOLATION_RANGES)
     return Explanation(
-        columns={c.name: columns[c.name] for c in (*shown, *DERIVED)},
+        columns={c.name: columns[c.name] for c in shown} | banded,
         ops=[*decode_rows(point), *prefill_rows(point)],
         step=_step(point),
         memory={

@@ -8,7 +8,7 @@ these numbers and knows nothing of format names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -134,12 +134,23 @@ MESSAGE_BYTES = 2.0  # every message but dispatch and combine is bf16
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """How far a measured time per token is from a predicted one: factors that hold 80 of 100, NaN where unknown."""
+    """How far what is measured on a machine is from what is predicted: factors that hold 80 of 100 measurements."""
 
     relative: str | None  # the measured generation whose constants the machine takes
     inherited: bool  # not its own
-    plain: tuple[float, float] = (NAN, NAN)
-    drafted: tuple[float, float] = (NAN, NAN)
+    factors: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)  # by metric and kind
+    frontend_s: Mapping[str, float] = field(default_factory=dict)  # before a first token, over its prefill's own factor
+    launch_s: tuple[float, float] = (0.0, 0.0)  # of the host per layer, over the same factor; without and with experts
+
+    def of(self, metric: str, kind: str) -> tuple[float, float]:
+        """Low and high factor, NaN where unknown; metrics and kinds as in `sweep.calibration.bands`."""
+        return self.factors.get(metric, {}).get(kind, (NAN, NAN))
+
+    def first(self, kind: str) -> tuple[float, float, float]:
+        """Of `ttft_s` of a sweep: low and high factor on it and the seconds of a frontend, and those seconds."""
+        low, high = self.of("first", kind)
+        prefill = self.frontend_s.get("prefill", NAN)
+        return low * prefill, high * prefill, self.frontend_s.get(kind, NAN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,19 +246,53 @@ def efficiency_for(efficiency: Mapping[str, Any], generation: str | None, vendor
 
 
 def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str | None = None) -> Band:
-    """The error band of a machine: `serving.band` of the preset, that of `inherited` for one that nobody has measured.
+    """The error bands of a machine, of `serving.band` of a preset; a preset without has none.
 
-    Source: residuals of end-to-end points that the constants were not fitted on.
+    `measured` where its generation was fitted, `inherited` where only others of its maker were, `unrelated` where
+    nothing of its maker was. A preset with bands of the time per token alone (`undrafted`, `drafted`, `inherited`)
+    gives throughput the inverse.
+    Source: residuals of end-to-end points that the constants were not fitted on, see `sweep.calibration.bands`.
     """
     relative = relative_of(efficiency, generation, vendor)
     inherited = relative is None or relative != generation
     said = (efficiency.get("serving") or {}).get("band")
     if not said:
         return Band(relative=relative, inherited=inherited)
-    low_high = {k: (float(v[0]), float(v[1])) for k, v in said.items()}
+    if "undrafted" in said:
+        said = _of_times(said)
+    level = said.get("measured") or {}
     if inherited:
-        return Band(relative=relative, inherited=True, plain=low_high["inherited"], drafted=low_high["inherited"])
-    return Band(relative=relative, inherited=False, plain=low_high["undrafted"], drafted=low_high["drafted"])
+        level = said.get("inherited") or level
+        level = level if relative is not None else said.get("unrelated") or level
+    serving = efficiency["serving"]
+    prefill, launches = float(serving.get("first", NAN)), serving.get("launch_s") or {}
+    alone_s = float((serving.get("first_s") or {}).get("default", NAN)) / prefill
+    launch_s = float(launches.get("default", 0.0)) / prefill
+    return Band(
+        relative=relative,
+        inherited=inherited,
+        factors={m: {k: (float(v[0]), float(v[1])) for k, v in kinds.items()} for m, kinds in level.items()},
+        frontend_s={
+            "prefill": prefill,
+            "aggregated": alone_s,
+            "disaggregated": alone_s * float(serving.get("handoff", NAN)),
+        },
+        launch_s=(launch_s, launch_s * float(launches.get("experts", 1.0))),
+    )
+
+
+def _of_times(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Bands of all levels from those of the time per token alone."""
+
+    def of(plain: str, drafted: str) -> dict[str, Any]:
+        a, b = said[plain], said[drafted]
+        rate = [1.0 / a[1], 1.0 / a[0]]
+        return {
+            "tpot": {"undrafted": a, "drafted": b},
+            "tok_s_gpu": {"aggregated": rate, "drafted": [1.0 / b[1], 1.0 / b[0]], "disaggregated": rate},
+        }
+
+    return {"measured": of("undrafted", "drafted"), "inherited": of("inherited", "inherited")}
 
 
 def kernel_constants(kind: Mapping[str, Any], unit: str, weights: str | None) -> dict[str, Any]:

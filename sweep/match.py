@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from sweep.columns import NEEDS
 from sweep.errors import BadInput
 
 PAIRS = 1 << 20  # of a prefill and a decode layout held at a time
+FIRST_FACTORS = NEEDS["first"]
 LAYOUT_KEYS = ("gpus", "tpa", "kvp", "dpa", "tpf", "ep", "pp", "prefill_chunk")
 
 
@@ -260,6 +262,18 @@ def _matched(
     return [_matched_frame(p[i.tolist()], d[j.tolist()], counted)]
 
 
+def _factors(p: pl.DataFrame, d: pl.DataFrame) -> list[pl.Series]:
+    """Factors of the bands of a service: its first token is the prefill pool's, its rate as doubtful as either pool's.
+
+    The time per token stays the decode pool's.
+    """
+    own = [p[name] for name in FIRST_FACTORS if name in p.columns and name in d.columns]
+    for name, of in (("rate_band_low", pl.min_horizontal), ("rate_band_high", pl.max_horizontal)):
+        if name in p.columns and name in d.columns:
+            own.append(pl.select(of(p[name], d[name]).alias(name)).to_series())
+    return own
+
+
 def _matched_frame(p: pl.DataFrame, d: pl.DataFrame, counted: dict[str, np.ndarray]) -> pl.DataFrame:
     """Decode rows with rates, latencies and costs of the whole service."""
     c = {k: pl.Series(k, v, dtype=pl.Float64) for k, v in counted.items()}
@@ -282,7 +296,7 @@ def _matched_frame(p: pl.DataFrame, d: pl.DataFrame, counted: dict[str, np.ndarr
     replaced = [
         pl.Series(name, values).fill_nan(None).cast(d.schema.get(name, pl.Float32)) for name, values in new.items()
     ]
-    frame = d.with_columns(replaced)
+    frame = d.with_columns([*replaced, *_factors(p, d)])
     layouts = [k for k in (f"layout.{key}" for key in LAYOUT_KEYS) if k in p.columns]
     own = [p[k].alias(f"prefill.{k}") for k in ("hardware", *layouts) if k in p.columns]
     counts = {

@@ -730,9 +730,10 @@ class Run:
         return out
 
     def _band(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Factors of the error band: [rows]."""
-        found = zip(("band_low", "band_high"), bands(self.space, rows), strict=True)
-        return {name: factor.astype(self.engine.dtype) for name, factor in found}
+        """Factors of the error bands: [rows]."""
+        names = {c.name for c in self.columns}
+        found = bands(self.space, rows, pools="prefill_band_low" in names)
+        return {name: factor.astype(self.engine.dtype) for name, factor in found.items() if name in names}
 
     def point_columns(self, rows: np.ndarray, i_batch: np.ndarray, i_context: np.ndarray) -> dict[str, np.ndarray]:
         """All columns of single points, by NumPy: done before the compiler has read the formulas."""

@@ -40,21 +40,28 @@ def fleet(requests_per_s: pl.Expr, demand: float) -> pl.Expr:
 def with_fleet(points: pl.LazyFrame, demand: float) -> pl.LazyFrame:
     """Points with the fleet that each would take.
 
-    replicas = ceil(demand / requests/s of one); GPUs, dollars per hour and board kilowatts of all of them; the share
-    of their rate that is asked for.
+    replicas = ceil(demand / requests/s of one); GPUs, dollars per hour and board kilowatts of all of them, each with
+    its 80 % band (`fleet_gpus_low`) where the rate has one; the share of their rate that is asked for.
     """
+    have = points.collect_schema()
     per_gpu_usd = pl.col("usd_per_mtok").cast(pl.Float64) * pl.col("tok_s_gpu").cast(pl.Float64) * (3600.0 / 1e6)
     per_gpu_w = pl.col("joule_per_tok").cast(pl.Float64) * pl.col("tok_s_gpu").cast(pl.Float64)
     rate = pl.col("requests_per_s").cast(pl.Float64)
-    replicas = fleet(rate, demand)
-    gpus = replicas * pl.col("gpus").cast(pl.Float64)
-    return points.with_columns(
-        replicas.alias("replicas"),
-        gpus.alias("fleet_gpus"),
-        (gpus * per_gpu_usd).alias("fleet_usd_per_hour"),
-        (gpus * per_gpu_w / 1e3).alias("fleet_kw"),
-        (demand / (replicas * rate)).alias("fleet_busy"),
-    )
+    best = fleet(rate, demand)
+    found = [(demand / (best * rate)).alias("fleet_busy")]
+    # a fleet is smallest where a replica does most: `low` is that of the high end of its rate
+    for end, of in (("", "requests_per_s"), ("_low", "requests_per_s_high"), ("_high", "requests_per_s_low")):
+        if of not in have:
+            continue
+        replicas = fleet(pl.col(of).cast(pl.Float64), demand)
+        gpus = replicas * pl.col("gpus").cast(pl.Float64)
+        found += [
+            replicas.alias(f"replicas{end}"),
+            gpus.alias(f"fleet_gpus{end}"),
+            (gpus * per_gpu_usd).alias(f"fleet_usd_per_hour{end}"),
+            (gpus * per_gpu_w / 1e3).alias(f"fleet_kw{end}"),
+        ]
+    return points.with_columns(found)
 
 
 def best_under(

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from sweep import expr
+from sweep.columns import FACTORS
 from sweep.complete import complete_context, complete_layout, complete_model
 from sweep.config import (
     SETTINGS,
@@ -917,10 +918,28 @@ def machine_arrays(space: Space) -> Machine:
     return jax.tree.map(lambda *leaves: np.asarray(leaves, dtype=np.float64), *machines)  # type: ignore[no-any-return]
 
 
-def bands(space: Space, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Low and high factor of the error band on the time per token, one per row."""
+def bands(space: Space, rows: np.ndarray, *, pools: bool = False) -> dict[str, np.ndarray]:
+    """Factors of the error bands (`sweep.columns.FACTORS`), one of each per row.
+
+    Args:
+        rows: numbers of rows [n].
+        pools: of disaggregated serving; else those of a replica that also prefills.
+    """
     i_model, i_machine, _ = space.indices(rows)
-    table = np.array([(m.band.plain, m.band.drafted) for m in space.machines])  # [machine, drafted, end]
+    way = "disaggregated" if pools else "aggregated"
+    rate = (way, way if pools else "drafted")
+    table = np.array(
+        [
+            [
+                (*b.of("tpot", tpot), *b.of("tok_s_gpu", rate[i]), *b.first(way), *b.of("prefill", "disaggregated"))
+                for i, tpot in enumerate(("undrafted", "drafted"))
+            ]
+            for b in (m.band for m in space.machines)
+        ]
+    )  # [machine, drafted, factor]
     drafted = (np.asarray(space.model.n_draft) > 0).astype(np.int64)[i_model]
     found = table[i_machine, drafted]
-    return found[:, 0], found[:, 1]
+    experts = (np.asarray(space.model.n_experts) > 0).astype(np.int64)[i_model]
+    launch_s = np.array([m.band.launch_s for m in space.machines])[i_machine, experts]
+    found[:, FACTORS.index("ttft_band_add_s")] += launch_s * np.asarray(space.model.n_layers)[i_model]
+    return {name: found[:, i] for i, name in enumerate(FACTORS)}

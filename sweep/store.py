@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sweep import remote
-from sweep.columns import ALL_COLUMNS, BANDS, BY_NAME, SCHEMA_VERSION, axis_metadata, band_of
+from sweep.columns import ALL_COLUMNS, BANDS, BY_NAME, NEEDS, SCHEMA_VERSION, axis_metadata, ends
 from sweep.cost.result import BOUNDS, REASONS
 from sweep.economics import with_derived
 from sweep.errors import BadInput, closest
@@ -480,16 +480,29 @@ def shard_of(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and {"index", "count", "study_sha256"} <= set(found) else None
 
 
+def completed(frame: pl.DataFrame) -> pl.DataFrame:
+    """A table in memory with the columns that follow from its own, as `scan` has them."""
+    return with_bands(with_derived(frame.lazy())).collect()
+
+
 def with_bands(frame: pl.LazyFrame) -> pl.LazyFrame:
-    """Columns of the 80 % band beside their best values: a time times a factor, a rate over it."""
+    """Columns of the 80 % band beside their best values, from the factors of the row (`sweep.columns.ends`).
+
+    Tables of schema 1 have factors of the time per token alone: throughput has the inverse there, the first token none.
+    """
     have = set(frame.collect_schema().names())
-    if not {"band_low", "band_high"} <= have:
-        return frame
-    low, high = pl.col("band_low"), pl.col("band_high")
+
+    def get(name: str) -> pl.Expr:
+        if name.startswith("rate_") and name not in have:
+            return 1.0 / pl.col("band_high" if name.endswith("low") else "band_low")
+        return pl.col(name)
+
     found: dict[str, pl.Expr] = {}
-    for best, names in BANDS.items():
-        if best in have:
-            found |= dict(zip(names, band_of(pl.col(best), low, high, rate=best != "tpot_s"), strict=True))
+    for best, band in BANDS.items():
+        needs = NEEDS["speed" if band.by in ("rate", "cost") and "rate_band_low" not in have else band.by]
+        if best in have and have.issuperset(needs):
+            low, high = ends(band.by, pl.col(best), get, lambda d: d.clip(upper_bound=0.0))
+            found |= {band.low: low, band.high: high}
     return frame.with_columns(e.alias(n) for n, e in found.items() if n not in have)
 
 

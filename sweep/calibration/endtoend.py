@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from sweep.calibration.operators import paying
+from sweep.calibration import bands
+from sweep.calibration.operators import in_order, paying
 from sweep.calibration.predict import (
     Knobs,
     Predicted,
+    Presets,
     Table,
     make_knobs,
     make_table,
@@ -32,6 +34,7 @@ from sweep.calibration.predict import (
 from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_point
 from sweep.calibration.score import doubt, ranking, rate_of, score, tpot_of, ttft_of
 from sweep.config import Library, as_record
+from sweep.cost.serving import decode_steps
 from sweep.machine import kernel_constants, math_unit, relative_of
 from sweep.point import FORMAT_MATH, PHI_MOST
 
@@ -199,6 +202,7 @@ RATE_WEIGHT, RATE_SCALE = 1.0, 0.15
 TTFT_WEIGHT, TTFT_SCALE = 0.2, 0.4
 LIGHT_WEIGHT, LIGHT_SCALE = 1.0, 0.2  # of rows with few requests in flight, whose first token is not queueing
 LIGHT = 4
+STARVED = 0.9  # of the requests that could run: decode workers with fewer wait for the prefill pool
 
 
 def serving_constants(s: Sample) -> tuple[list[Constant], np.ndarray]:
@@ -420,6 +424,7 @@ def held_out(
     groups: Sequence[str],
     *,
     relatives: Mapping[str, str | None] | None = None,
+    tables: Mapping[str, Table] | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Predicted:
     """Predictions of each row by a fit that never saw its group.
@@ -432,6 +437,7 @@ def held_out(
         full: a fit of all of them, to start from.
         groups: which group each row belongs to.
         relatives: the measured generation that each generation would take, were it not measured itself.
+        tables: the rows with what kernels say of a group left out too, where a preset says so; by group.
     """
     names = np.array(groups)
     parts = {f.name: np.full(len(s), np.nan) for f in dataclasses.fields(Predicted)}
@@ -439,6 +445,7 @@ def held_out(
         out = names == name
         kin = (relatives or {}).get(name)
         own = s if kin is None else dataclasses.replace(s, generation=[kin if g == name else g for g in s.generation])
+        own = own if tables is None else dataclasses.replace(own, table=tables[name])
         fit = calibrate_rows(own, ~out, start=full, rounds=1)
         for key, values in parts.items():
             values[out] = getattr(fit.predicted, key)[out]
@@ -467,13 +474,13 @@ def split_groups(s: Sample) -> dict[str, list[str]]:
 # --- into a preset -----------------------------------------------------------------------------------------------
 
 
-def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A preset with the fitted constants in it: it predicts what the knobs did.
 
     Args:
         efficiency: the preset that was fitted.
         fit: its constants.
-        band: factors that hold 80 % of held-out rows, per kind of row.
+        band: factors that hold 80 % of held-out rows (`sweep.calibration.bands`); none: the preset carries no band.
     """
     e = copy.deepcopy(dict(efficiency))
     theta = {(c.knob, c.group): float(t) for c, t in zip(fit.step, fit.step_theta, strict=True)}
@@ -517,7 +524,7 @@ def _unit(name: str) -> tuple[str, str]:
 
 
 def _serving(
-    efficiency: Mapping[str, Any], fit: Calibrated, phi: float, odds: float, band: Mapping[str, tuple[float, float]]
+    efficiency: Mapping[str, Any], fit: Calibrated, phi: float, odds: float, band: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     before = presets(efficiency)
     theta = {(c.knob, c.group): float(t) for c, t in zip(fit.serving, fit.serving_theta, strict=True)}
@@ -535,7 +542,6 @@ def _serving(
         "first": before.first * math.exp(theta.get(("first", "all"), 0.0)),
         "first_s": {},
         "launch_s": {},
-        "band": {k: [float(a), float(b)] for k, (a, b) in band.items()},
     }
     for kind in ("tensor", "grouped"):
         out["pool"][kind] = before.pool[kind] * math.exp(theta.get(("pool", kind), 0.0))
@@ -552,22 +558,64 @@ def _serving(
                 out[key][name] = at[name] * math.exp(value)
             elif k == knob and name not in ("all", "disaggregated"):
                 out[key][name] = at.get(name, at["default"]) * math.exp(common + value)
-    return out
+    return out if band is None else {**out, "band": bands.structured(band)}
 
 
-def quantile_band(log_error: np.ndarray, keep: np.ndarray) -> tuple[float, float]:
-    """Factors on a prediction between which 80 % of the measurements of these rows lie."""
-    ratio = -log_error[keep & np.isfinite(log_error)]  # measured over predicted
-    low, high = np.quantile(ratio, [0.1, 0.9])
-    return float(np.exp(low)), float(np.exp(high))
+def without(efficiency: Mapping[str, Any], generations: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]:
+    """A preset as it would be, had nobody measured some chip generations: what kernels say of them is gone too.
+
+    Args:
+        efficiency: the preset.
+        generations: those that whole services were measured on, with vendor and year.
+        left_out: names of generations.
+    """
+    known = {g: {**own, **(efficiency.get("generations") or {}).get(g, {})} for g, own in generations.items()}
+    return {**efficiency, "generations": {g: own for g, own in known.items() if g not in left_out}}
 
 
-def relative_without(efficiency: Mapping[str, Any], generation: str, fitted: set[str]) -> str | None:
-    """The generation among those fitted that `sweep.machine` would give a generation without constants of its own."""
-    known = efficiency.get("generations") or {}
-    others = {g: own for g, own in known.items() if g != generation and g in fitted}
-    vendor = (known.get(generation) or {}).get("vendor")
-    return relative_of({"generations": others}, generation, vendor)
+def residuals(
+    s: Sample, out: Mapping[str, Predicted], groups: Mapping[str, Sequence[str]], serving: Presets
+) -> bands.Residuals:
+    """How far held-out predictions lie from what was measured, for each metric with a band of its own.
+
+    `first` is what a sweep can say of a first token: its prefill, and a frontend and launches common to all frameworks, of
+    rows that nobody queues in. `prefill` compares the prompts that a pool takes in, where it is the bottleneck, with one prompt
+    at a time.
+    """
+    split = np.array([p.disaggregated for p in s.points])
+    load = np.array([p.concurrency for p in s.points])
+    each = load / np.array([p.decode_workers for p in s.points])
+    prompts = np.array([p.prefill_workers * p.prefill.dpa for p in s.points])
+    per_gpu = np.array([p.gpus / p.osl for p in s.points])
+    steps = decode_steps(np.array([p.osl for p in s.points]))
+    frontend = serving.first_s["default"] * np.where(split, serving.handoff, 1.0)
+    experts = np.where([p.experts for p in s.points], serving.launch_s["experts"], 1.0)
+    frontend = frontend + serving.launch_s["default"] * experts * np.asarray(s.table.row.model.n_layers)
+
+    def logs(p: Predicted) -> dict[str, np.ndarray]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            first = s.log_ttft - np.log(serving.first * p.prefill_s + frontend)
+            pool = s.log_rate + np.log(per_gpu * p.prefill_s / prompts)
+            starved = split & (p.batch < STARVED * np.minimum(each, p.max_batch))
+            return {
+                "tpot": s.log_tpot - np.log(p.tpot_s),
+                "tok_s_gpu": s.log_rate - np.log(p.tok_s_gpu),
+                "ttft": s.log_ttft - np.log(p.ttft_s),
+                "first": np.where(load <= LIGHT, first, np.nan),
+                "prefill": np.where(starved, pool, np.nan),
+                "request": np.log(np.exp(s.log_ttft) + steps * np.exp(s.log_tpot))
+                - np.log(p.ttft_s + steps * p.tpot_s),
+            }
+
+    return bands.Residuals(
+        log={way: logs(p) for way, p in out.items()},
+        first={way: p.ttft_s / (p.ttft_s + steps * p.tpot_s) for way, p in out.items()},
+        group={way: np.array(groups[way]) for way in out},
+        row_id=np.array([p.row_id for p in s.points]),
+        drafted=np.array([p.drafted > 0 for p in s.points]),
+        disaggregated=split,
+        light=load <= LIGHT,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -578,7 +626,7 @@ class Report:
     sample: Sample
     full: Calibrated
     held_out: dict[str, Predicted]  # by way of leaving out
-    band: dict[str, tuple[float, float]]
+    residuals: bands.Residuals
 
 
 def fit(
@@ -587,7 +635,7 @@ def fit(
     library: Library,
     *,
     report: Callable[[str], None] = lambda _: None,
-    leave_out: Sequence[str] = ("curve", "model", "chip", "generation"),
+    leave_out: Sequence[str] = ("curve", "model", "chip", "generation", "vendor"),
 ) -> Report:
     """Overheads, multipliers and serving constants for a preset, from measured rows.
 
@@ -596,8 +644,8 @@ def fit(
         efficiency: the preset whose kernel constants stand.
         library: where models and machines are looked up.
         report: is told how it goes.
-        leave_out: ways of leaving rows out that are scored (`split_groups`); `curve` and `generation` also give the
-            band of a prediction.
+        leave_out: ways of leaving rows out that are scored (`split_groups`, and `vendor`: all chips of a maker); all
+            but `curve` also give the bands.
     """
     catalogue = Catalogue(library)
     points: list[Measured | None] = []
@@ -610,20 +658,26 @@ def fit(
     everything = np.ones(len(s), dtype=bool)
     full = calibrate_rows(s, everything)
     report(f"{len(s)} rows; in sample median {np.median(np.abs(np.expm1(full.log_error(s)))):.3f}")
-    groups = split_groups(s)
-    relatives = {g: relative_without(efficiency, g, set(s.generation)) for g in set(s.generation)}
-    out = {
-        way: held_out(s, full, groups[way], relatives=relatives if way == "generation" else None, report=report)
-        for way in leave_out
-    }
-    drafted = np.array([p.drafted > 0 for p in s.points])
-    seen = out.get("curve", full.predicted)
-    log_seen = np.log(seen.tpot_s) - s.log_tpot
-    log_new = np.log(out.get("generation", seen).tpot_s) - s.log_tpot
-    band = {"undrafted": quantile_band(log_seen, ~drafted)}
-    band["drafted"] = quantile_band(log_seen, drafted) if drafted.sum() > 20 else band["undrafted"]
-    band["inherited"] = quantile_band(log_new, everything)
-    return Report(efficiency=turn(efficiency, full, band), sample=s, full=full, held_out=out, band=band)
+    of_kernels = efficiency.get("generations") or {}
+    generations = in_order({g: of_kernels.get(g) for g in dict.fromkeys(s.generation)}, library)
+    maker = {g: str(own["vendor"]) for g, own in generations.items()}
+    groups = {**split_groups(s), "vendor": [maker[g] for g in s.generation]}
+    out: dict[str, Predicted] = {}
+    for way in leave_out:
+        if len(set(groups[way])) < 2:  # nothing would be left to fit
+            continue
+        more: dict[str, Any] = {}
+        if way in ("generation", "vendor"):  # a machine that nobody has measured, not even its kernels
+            gone = {n: {g for g in maker if n in (g, maker[g])} for n in set(groups[way])}
+            left = {n: without(efficiency, generations, names) for n, names in gone.items()}
+            more["tables"] = {n: make_table(s.points, catalogue, e) for n, e in left.items()}
+            more["relatives"] = {n: relative_of(e, n, maker.get(n)) for n, e in left.items()}
+        out[way] = held_out(s, full, groups[way], report=report, **more)
+    plain = turn(efficiency, full)
+    rest = residuals(s, out, groups, presets(plain))
+    return Report(
+        efficiency=turn(efficiency, full, bands.bands(rest)), sample=s, full=full, held_out=out, residuals=rest
+    )
 
 
 def scores(r: Report) -> dict[str, dict[str, Any]]:
@@ -631,24 +685,20 @@ def scores(r: Report) -> dict[str, dict[str, Any]]:
     s = r.sample
     split = np.array([p.disaggregated for p in s.points])
     light = np.array([p.concurrency <= LIGHT and not p.disaggregated for p in s.points])
-    drafted = np.array([p.drafted > 0 for p in s.points])
+    inside = {c.left_out: c.inside for c in bands.coverage(r.residuals) if c.metric == "tpot"}
     curves = [str(row.get("curve_id")) for row in s.rows]
     found = {}
     for way, p in {"in sample": r.full.predicted, **r.held_out}.items():
         with np.errstate(invalid="ignore"):
             tpot = p.tpot_s / np.exp(s.log_tpot) - 1.0
             rate, ttft = p.tok_s_gpu / np.exp(s.log_rate) - 1.0, p.ttft_s / np.exp(s.log_ttft) - 1.0
-        name = "inherited" if way == "generation" else "undrafted"
-        low = np.where(drafted & (way != "generation"), r.band["drafted"][0], r.band[name][0])
-        high = np.where(drafted & (way != "generation"), r.band["drafted"][1], r.band[name][1])
-        ratio = np.exp(s.log_tpot) / p.tpot_s
         found[way] = {
             "tpot": score(tpot),
             "rate_aggregated": score(rate[~split]),
             "rate_disaggregated": score(rate[split]),
             "ttft_light": score(ttft[light]),
             "ranks": ranking(curves, np.exp(s.log_tpot), p.tpot_s),
-            "in_band": float(((ratio >= low) & (ratio <= high)).mean()),
+            "in_band": inside.get(way, float("nan")),
         }
     return found
 
@@ -663,6 +713,6 @@ def scores_table(r: Report) -> str:
             f"{way:12s} {100 * t.median:10.1f}% {100 * t.mean:5.1f}% {100 * t.p90:5.1f}% {100 * t.bias:+5.1f}%"
             f" {100 * x['rate_aggregated'].median:14.1f}% {100 * x['rate_disaggregated'].median:7.1f}%"
             f" {100 * x['ttft_light'].median:10.1f}% {x['ranks'].median:13.3f} {x['ranks'].weighted:6.3f}"
-            f" {100 * x['in_band']:7.1f}%"
+            + ("       –" if np.isnan(x["in_band"]) else f" {100 * x['in_band']:7.1f}%")
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, bands.text(r.residuals)])

@@ -469,7 +469,8 @@ def generation_params(group: str, frame: pl.DataFrame, library: Library, preset:
 def bare(preset: Mapping[str, Any]) -> Preset:
     """A preset without what end-to-end rows say: kernels as they are timed alone."""
     out: Preset = copy.deepcopy(dict(preset))
-    out |= {"math": 1.0, "memory": 1.0, "floor": 1.0, "floor_link": 1.0}
+    for key in ("math", "memory", "floor", "floor_link"):
+        out.pop(key, None)
     out["generations"] = {
         name: {k: v for k, v in (own or {}).items() if k in ("vendor", "year", "factors")}
         for name, own in (preset.get("generations") or {}).items()

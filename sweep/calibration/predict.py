@@ -101,7 +101,6 @@ class Presets:
     first: float
     launch_s: dict[str, float]
     handoff: float
-    band: dict[str, tuple[float, float]]  # 80 % of measured over predicted TPOT lie between
 
 
 DEFAULTS: dict[str, Any] = {
@@ -114,11 +113,6 @@ DEFAULTS: dict[str, Any] = {
     # host time per layer of a prefill: launches of a dozen kernels; times more for a layer of experts
     "launch_s": {"default": 0.5e-3, "experts": 2.0},
     "handoff": 3.0,  # the same where another pool decodes, over where the same GPUs do
-    "band": {
-        "undrafted": (0.75, 1.25),
-        "drafted": (0.65, 1.4),
-        "inherited": (0.6, 1.6),
-    },
 }
 
 
@@ -134,7 +128,6 @@ def presets(efficiency: Mapping[str, Any]) -> Presets:
         first=float(said["first"]),
         launch_s={**DEFAULTS["launch_s"], **said["launch_s"]},
         handoff=float(said["handoff"]),
-        band={k: (float(v[0]), float(v[1])) for k, v in {**DEFAULTS["band"], **said["band"]}.items()},
     )
 
 

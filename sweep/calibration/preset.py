@@ -25,8 +25,8 @@ ABOUT = {
     "kernels": "shares of the dense peak, and of the bandwidth for weights and cache, inputs (their quantization\n"
     "# included), outputs; the floor; seconds per step of the inner dimension that one processor walks in order (K of\n"
     "# a GEMM, keys of attention); how much of the shorter of two hides. Per math format, and where it differs per\n"
-    "# weight format. What a format does not say is the kind's, inputs and outputs move as weights do, an int8 unit is\n"
-    "# as the fp8 one. `served`: times longer in a service than timed alone (end-to-end points)",
+    "# weight format. What a format does not say is the kind's, inputs and outputs move as weights do, an int8 unit\n"
+    "# is as the fp8 one. `served`: times longer in a service than timed alone (end-to-end points)",
     "links": "share of the link's bandwidth, start-up, more per rank; one-shot all-reduce; the same on the network.\n"
     "# What a link does not say is that of `reduce`. Not measured, estimates: `hop`, and scale-out figures but those\n"
     "# of `experts`",
@@ -40,8 +40,8 @@ ABOUT = {
     "generations": "what a chip generation changes. `factors` multiply a kind's rates and floor (operator timings),\n"
     "# `memory`, `floor` all of them (end-to-end points). A generation that is not here takes the newest of\n"
     "# its vendor, by year and then as listed; a vendor that is not here takes the common constants",
-    "serving": "how a service is run: prefill in mixed steps (`phi`), acceptance of drafted tokens, prompts side by side\n"
-    "# in a prefill pool; the first token: share of the GPU time, frontend (`handoff` times longer between pools),\n"
+    "serving": "how a service is run: prefill in mixed steps (`phi`), acceptance of drafted tokens, prompts side by\n"
+    "# side in a prefill pool; the first token: share of the GPU time, frontend (`handoff` times longer between pools),\n"
     "# launches per layer (`experts` times more with experts), waiting for others (`bunching`); error bands",
 }
 

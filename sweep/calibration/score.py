@@ -15,7 +15,10 @@ import polars as pl
 
 from sweep.calibration.rows import Measured, Row, number, text, whole
 
-NUMBERS = ("tpot_s", "tpot_low_s", "tpot_high_s", "ttft_s", "tok_s_gpu", "floor_tpot_s")
+NUMBERS = (
+    *("tpot_s", "tpot_low_s", "tpot_high_s", "ttft_s", "tok_s_gpu", "floor_tpot_s"),
+    *("ttft_low_s", "ttft_high_s", "tok_s_gpu_low", "tok_s_gpu_high"),
+)
 YOUNG_SGLANG_MI355X = "2026-01-20"
 
 
@@ -158,6 +161,10 @@ class Results:
     floor_s: np.ndarray
     batch: np.ndarray
     max_batch: np.ndarray
+    ttft_low_s: np.ndarray
+    ttft_high_s: np.ndarray
+    tok_s_gpu_low: np.ndarray
+    tok_s_gpu_high: np.ndarray
 
     @property
     def answered(self) -> np.ndarray:
@@ -186,6 +193,10 @@ class Results:
                 "ttft_s": values(self.ttft_s),
                 "tok_s_gpu": values(self.tok_s_gpu),
                 "floor_tpot_s": values(self.floor_s),
+                "ttft_low_s": values(self.ttft_low_s),
+                "ttft_high_s": values(self.ttft_high_s),
+                "tok_s_gpu_low": values(self.tok_s_gpu_low),
+                "tok_s_gpu_high": values(self.tok_s_gpu_high),
             },
             schema_overrides={"reason": pl.String, **dict.fromkeys(NUMBERS, pl.Float64)},
         )

@@ -78,8 +78,8 @@ class Count:
         return (
             f"constants: {self.machine} of machines and {self.service} of services are fitted to all measurements, "
             f"{self.assumed} assumed;\n"
-            f"beside them {self.generations} of single chip generations (an unmeasured chip takes its nearest relative's)"
-            f" and {self.frameworks} of single serving frameworks"
+            f"beside them {self.generations} of single chip generations (an unmeasured chip takes its nearest "
+            f"relative's) and {self.frameworks} of single serving frameworks"
         )
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from sweep.calibration.predict import floor_tpot, make_knobs, make_table, predict, presets
+from sweep.calibration.bands import kind_of
+from sweep.calibration.endtoend import LIGHT
+from sweep.calibration.predict import floor_tpot, make_knobs, make_table, predict
 from sweep.calibration.rows import MTP_DEPTH, Catalogue, Measured, Row, Unanswered, to_point
 from sweep.calibration.score import Results
 from sweep.config import Library
@@ -68,12 +70,13 @@ def predict_rows(rows: Sequence[Row], library: Library, efficiency: Mapping[str,
         nothing = np.full(len(rows), np.nan)
         return Results(rows=list(rows), points=points, reasons=reasons, tpot_s=nothing, tpot_low_s=nothing,
                        tpot_high_s=nothing, ttft_s=nothing, tok_s_gpu=nothing, floor_s=nothing, batch=nothing,
-                       max_batch=nothing)  # fmt: skip
+                       max_batch=nothing, ttft_low_s=nothing, ttft_high_s=nothing, tok_s_gpu_low=nothing,
+                       tok_s_gpu_high=nothing)  # fmt: skip
     out = predict(table, make_knobs(some, efficiency))
     # a floor must hold whatever a row did: one that does not say whether it drafts may have
     most = [p if p.labelled else dataclasses.replace(p, drafted=max(p.drafted, *MTP_DEPTH.values())) for p in some]
     floor = floor_tpot(make_table(most, catalogue, library.raw("efficiency", "ideal")), out.batch)
-    low, high = band(some, catalogue, efficiency)
+    bands = band(some, catalogue, efficiency)
     # a figure that a machine lacks makes a point NaN: not answered
     good = np.isfinite(out.tpot_s)
     for i, ok in zip(at, good, strict=True):
@@ -86,31 +89,35 @@ def predict_rows(rows: Sequence[Row], library: Library, efficiency: Mapping[str,
         points=points,
         reasons=reasons,
         tpot_s=spread(out.tpot_s * blank),
-        tpot_low_s=spread(out.tpot_s * low * blank),
-        tpot_high_s=spread(out.tpot_s * high * blank),
+        tpot_low_s=spread(out.tpot_s * bands["tpot"][0] * blank),
+        tpot_high_s=spread(out.tpot_s * bands["tpot"][1] * blank),
         ttft_s=spread(out.ttft_s * blank),
         tok_s_gpu=spread(rate * blank),
         floor_s=spread(floor * blank),
         batch=spread(out.batch * blank),
         max_batch=spread(out.max_batch * blank),
+        ttft_low_s=spread(out.ttft_s * bands["ttft"][0] * blank),
+        ttft_high_s=spread(out.ttft_s * bands["ttft"][1] * blank),
+        tok_s_gpu_low=spread(rate * bands["tok_s_gpu"][0] * blank),
+        tok_s_gpu_high=spread(rate * bands["tok_s_gpu"][1] * blank),
     )
 
 
 def band(
     points: Sequence[Measured], catalogue: Catalogue, efficiency: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Factors on a predicted time per token that hold 80 of 100 measured ones, low and high.
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Factors on predictions that hold 80 of 100 measurements, low and high, by metric: tpot, tok_s_gpu, ttft.
 
-    From held-out residuals of the calibration: with and without drafting, wider where the chip's generation was not
-    measured, or where a row does not say whether tokens are drafted.
+    From held-out residuals of the calibration, by how a point is served; those of an unmeasured generation where a row
+    does not say whether tokens are drafted. NaN for a preset without bands.
     """
-    default = presets(efficiency).band
-    known: dict[str, Band] = {}
-    low, high = np.empty(len(points)), np.empty(len(points))
+    known: dict[tuple[str, bool], Band] = {}
+    found = {metric: (np.empty(len(points)), np.empty(len(points))) for metric in ("tpot", "tok_s_gpu", "ttft")}
     for i, p in enumerate(points):
-        if p.hardware not in known:
-            known[p.hardware] = band_of(efficiency, **catalogue.record("hardware", p.hardware).lineage)
-        own = known[p.hardware]
-        kind = "inherited" if own.inherited else ("drafted" if p.drafted > 0 else "undrafted")
-        low[i], high[i] = default[kind if p.labelled else "inherited"]
-    return low, high
+        if (p.hardware, p.labelled) not in known:
+            kin = catalogue.record("hardware", p.hardware).lineage
+            known[p.hardware, p.labelled] = band_of(efficiency, **(kin if p.labelled else {**kin, "generation": None}))
+        for metric, (low, high) in found.items():
+            kind = kind_of(metric, drafted=p.drafted > 0, disaggregated=p.disaggregated, light=p.concurrency <= LIGHT)
+            low[i], high[i] = known[p.hardware, p.labelled].of(metric, kind)
+    return found

@@ -185,7 +185,7 @@ class Lab:
         """
         study = self.study("efficiency=measured", *overrides)
         about = study.base["hardware"].about
-        low, high = band_of(study.efficiency, about.get("generation"), about.get("vendor")).plain
+        low, high = band_of(study.efficiency, about.get("generation"), about.get("vendor")).of("tpot", "undrafted")
         return math.log(high / low) / 2 / Z80 * math.sqrt(points)
 
     def sweep(self, name: str, *overrides: str) -> pl.LazyFrame:

@@ -14,10 +14,12 @@ from typing import Any
 import polars as pl
 
 from sweep.accuracy import TIE_DENSE_NATS, TIE_MOE_NATS
+from sweep.columns import BANDS, FACTORS
 from sweep.report import tags
 from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, UNCONFIRMED, frontier_chart, save, where_time_goes
 from sweep.report.markdown import (
     BOUND_LABELS,
+    cell,
     grid,
     header,
     integer,
@@ -50,7 +52,7 @@ _FIGURES_VERIFIED = ("confirmed", "published", "official", "measured", "verified
 _POINT_COLUMNS = (
     "model", "hardware", "precision", "serving", "prefill.hardware", "prefill.layout", "layout", "n_prefill",
     "n_decode", "workload.batch", "workload.context", "workload.isl", "workload.osl",
-    "accuracy", "tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high", "tok_s_user", "ttft_s", "bound", "robust",
+    "accuracy", "tok_s_gpu", "tok_s_user", "ttft_s", "bound", "robust",
     "loss_source",
 )  # fmt: skip
 RANGE_ROWS = 24  # of the table of ranges left
@@ -182,7 +184,9 @@ class _Page:
             share = max(CSV_ROWS // max(len(groups), 1), 1)
             frame = pl.concat([_even(group, share) for group in groups])
         nested = [c for c, t in frame.schema.items() if t.is_nested()]
-        _write(self.directory / "frontier.csv", frame.drop(nested).write_csv())
+        # of the bands those of the report's tables; the others follow from the factors
+        ends = [e for b in BANDS.values() if b.of not in _POINT_COLUMNS for e in (b.low, b.high)]
+        _write(self.directory / "frontier.csv", frame.drop(nested).drop(ends, strict=False).write_csv())
 
     def _html(self) -> None:
         """The interactive page; none without points."""
@@ -303,7 +307,8 @@ class _Page:
         words = [model_label(row, self.extra), *_present(row, "precision"), layout_label(row)]
         if row.get("workload.batch") is not None:
             words.append(f"batch {integer(row['workload.batch'])}")
-        text = f"**{row[self.line]}** gives the most: {number(row['tok_s_gpu'])} output tok/s/GPU ({', '.join(words)})"
+        rate = cell(row, "tok_s_gpu")
+        text = f"**{row[self.line]}** gives the most: {rate} output tok/s/GPU ({', '.join(words)})"
         if best.height > 1:
             second = best.row(1, named=True)
             text += f", {number(row['tok_s_gpu'] / second['tok_s_gpu'], 3)} times {second[self.line]}"
@@ -610,19 +615,27 @@ class _Page:
     def _bands(self) -> list[str]:
         """How far measured points were from predicted ones, per kind of machine."""
         frame = self.frontier
-        if not {"band_low", "band_high", self.line} <= set(frame.columns):
+        factors = [name for name in FACTORS[:6] if name in frame.columns]
+        if len(factors) < 2 or self.line not in frame.columns:
             return []
-        known = frame.filter(pl.col("band_low").is_not_null())
-        spans: dict[tuple[str, str], list[str]] = {}
-        for name, low, high in known.select(self.line, "band_low", "band_high").unique().sort(self.line).iter_rows():
-            spans.setdefault((f"{low:.2f}", f"{high:.2f}"), []).append(str(name))
+        known = frame.filter(pl.col("band_low").is_not_null()).select(self.line, *factors).unique()
+        spans: dict[tuple[str, ...], list[str]] = {}
+        for name, *edges in known.sort(self.line, *factors).iter_rows():
+            spans.setdefault(tuple(f"{edge:.2f}" for edge in edges), []).append(str(name))
         if not spans:
             return []
-        text = "; ".join(f"{low} to {high} ({_and(sorted(set(names)))})" for (low, high), names in spans.items())
+        metrics = ("time per token", "throughput per GPU", "first token")
+        text = "; ".join(
+            ", ".join(f"{what} {low} to {high}" for what, low, high in zip(metrics, e[::2], e[1::2], strict=False))
+            + f" ({_and(sorted(set(names)))})"
+            for e, names in spans.items()
+        )
         return [
-            "Eight of ten measured times per token lie within these factors of a prediction, by serving points that "
-            f"the constants were not fitted on: {text}. `low` and `high` of a rate follow from them; two points that "
-            "differ by less share most of their error, and are better told apart than the band suggests."
+            "Behind a figure stands in brackets what 8 of 10 measurements lie between, by serving points that the "
+            f"constants were not fitted on. As factors on the prediction: {text}. A first token also gets the seconds "
+            "of a frontend, no queue; prices and energy err as throughput does, and by what is wrong with the price "
+            "per GPU-hour or the power, which the band leaves out. Two points that differ by less share most of their "
+            "error, and are better told apart than the band suggests."
         ]
 
     def _unverified(self) -> list[str]:

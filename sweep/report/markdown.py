@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
+
+from sweep.columns import BANDS
 
 # column: (header, factor from the stored unit to the one shown)
 HEADERS: dict[str, tuple[str, float]] = {
@@ -40,8 +42,6 @@ HEADERS: dict[str, tuple[str, float]] = {
     "loss": ("loss [nats/tok]", 1.0),
     "loss_sigma": ("loss sigma [nats/tok]", 1.0),
     "tok_s_gpu": ("output tok/s/GPU", 1.0),
-    "tok_s_gpu_low": ("low", 1.0),
-    "tok_s_gpu_high": ("high", 1.0),
     "tok_s_user": ("tok/s/user", 1.0),
     "total_tok_s_gpu": ("in + out tok/s/GPU", 1.0),
     "tpot_s": ("TPOT [ms]", 1e3),
@@ -232,7 +232,10 @@ def cell(
     told_apart_by: Mapping[str, Sequence[str]] | None = None,
     mark_extrapolated: bool = False,
 ) -> str:
-    """One value of one point as text. `layout` and `model` are put together from several columns."""
+    """One value of one point as text, its 80 % band behind it where the row has one.
+
+    `layout` and `model` are put together from several columns.
+    """
     if column == "layout":
         return layout_label(row)
     if column == "prefill.layout":
@@ -252,9 +255,18 @@ def cell(
         return value or "–"
     if column in ("workload.context", "workload.isl", "workload.osl"):
         return tokens(value)
+    factor = HEADERS.get(column, ("", 1.0))[1]
     if column in INTEGERS or isinstance(value, int):
-        return integer(value)
-    return number(float(value) * HEADERS.get(column, ("", 1.0))[1], digits)
+        return integer(value) + _between(row, column, integer)
+    return number(float(value) * factor, digits) + _between(row, column, lambda end: number(end * factor))
+
+
+def _between(row: Mapping[str, Any], column: str, text: Callable[[float], str]) -> str:
+    """Both ends of a column's 80 % band behind its value: ` (740 to 1,180)`; nothing where the row has none."""
+    band = BANDS.get(column)
+    names = (f"{column}_low", f"{column}_high") if band is None else (band.low, band.high)
+    low, high = (row.get(name) for name in names)
+    return "" if low is None or high is None else f" ({text(low)} to {text(high)})"
 
 
 def header(column: str) -> str:

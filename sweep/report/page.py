@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from sweep.columns import BANDS
 from sweep.frontier import is_minimised, thin_to
 from sweep.report.charts import BOUND_COLOURS, LINE_COLOURS, UNCONFIRMED
 from sweep.report.markdown import (
@@ -87,6 +88,8 @@ def html_page(
     if "_slice" in frame.columns:
         wanted["_slice"] = None
     wanted = {c: None for c in wanted if not frame.schema[c].is_nested()}
+    ends = {c: [BANDS[c].low, BANDS[c].high] for c in TABLE if c in BANDS and c in wanted}
+    ends = {c: both for c, both in ends.items() if set(both) <= set(frame.columns) and frame[both[0]].count()}
     dashed: dict[str, str] = {}
     if "hardware_status" in frame.columns and "hardware" in frame.columns:
         status = pl.col("hardware_status").cast(pl.String)
@@ -95,8 +98,8 @@ def html_page(
     note = "" if total == frame.height else f"; {integer(frame.height)} of {integer(total)} frontier points, thinned"
     data = {
         "n": frame.height,
-        "columns": {name: _column(frame[name]) for name in wanted},
-        "about": {name: _about(name) for name in wanted},
+        "columns": {name: _column(frame[name]) for name in [*wanted, *(e for both in ends.values() for e in both)]},
+        "about": {name: {**_about(name), **({"ends": ends[name]} if name in ends else {})} for name in wanted},
         "axes": numeric,
         "lines": lines,
         "line": line,

@@ -9,9 +9,10 @@ from typing import Any
 
 import altair as alt
 
+from sweep.columns import BANDS
 from sweep.explain import Explanation, compare, moves
 from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, dressed
-from sweep.report.markdown import BOUND_LABELS, layout_label
+from sweep.report.markdown import BOUND_LABELS, layout_label, number
 from sweep.report.tags import tag
 
 WIDTH = 120  # characters of a line at most
@@ -128,49 +129,50 @@ def _constants(e: Explanation) -> str:
     return f"measured on {said['from']}"
 
 
-def _band(e: Explanation) -> str:
-    """The 80 % band of the three headline figures."""
-    c = e.columns
-    if c["tpot_low_s"] is None:
+def _between(e: Explanation, column: str, factor: float) -> str:
+    """Both ends of a column's 80 % band, as its value is shown; nothing where it has none."""
+    band = BANDS.get(column)
+    low, high = (None, None) if band is None else (e.columns.get(band.low), e.columns.get(band.high))
+    if low is None or high is None:
         return ""
-    ends = [
-        f"{_figure(c[low], factor)} to {_figure(c[high], factor)} {unit}"
-        for low, high, factor, unit in (
-            ("tpot_low_s", "tpot_high_s", 1e3, "ms"),
-            ("tok_s_user_low", "tok_s_user_high", 1.0, "tok/s/user"),
-            ("tok_s_gpu_low", "tok_s_gpu_high", 1.0, "tok/s/GPU"),
-        )
-    ]
-    return "  8 of 10 measured: " + ", ".join(ends)
+    return f"{number(low * factor)} to {number(high * factor)}"
 
 
 def _count(number: float, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+_LEFT = (
+    ("time per output token", "tpot_s", 1e3, "ms"),
+    ("speed of a request", "tok_s_user", 1.0, "tok/s/user"),
+    ("output throughput", "tok_s_gpu", 1.0, "tok/s/GPU"),
+    ("input and output", "total_tok_s_gpu", 1.0, "tok/s/GPU"),
+    ("time to first token", "ttft_s", 1e3, "ms"),
+    ("whole request", "request_s", 1.0, "s"),
+)
+_RIGHT = (
+    ("of peak FLOP/s (MFU)", "mfu", 100.0, "%"),
+    ("of memory bandwidth (MBU)", "mbu", 100.0, "%"),
+    ("intensity of a step", "intensity", 1.0, "flop/B"),
+    ("per megawatt", "tok_s_mw", 1.0, "tok/s/MW"),
+    ("energy", "joule_per_tok", 1.0, "J/tok"),
+    ("price", "usd_per_mtok", 1.0, "USD/Mtok"),
+)
+
+
 def _totals(e: Explanation) -> str:
-    c = e.columns
-    left = [
-        ("time per output token", c["tpot_s"], 1e3, "ms"),
-        ("speed of a request", c["tok_s_user"], 1.0, "tok/s/user"),
-        ("output throughput", c["tok_s_gpu"], 1.0, "tok/s/GPU"),
-        ("input and output", c["total_tok_s_gpu"], 1.0, "tok/s/GPU"),
-        ("time to first token", c["ttft_s"], 1e3, "ms"),
-        ("whole request", c["request_s"], 1.0, "s"),
-    ]
-    right = [
-        ("of peak FLOP/s (MFU)", c["mfu"], 100.0, "%"),
-        ("of memory bandwidth (MBU)", c["mbu"], 100.0, "%"),
-        ("intensity of a step", c["intensity"], 1.0, "flop/B"),
-        ("per megawatt", c["tok_s_mw"], 1.0, "tok/s/MW"),
-        ("energy", c["joule_per_tok"], 1.0, "J/tok"),
-        ("price", c["usd_per_mtok"], 1.0, "USD/Mtok"),
-    ]
-    lines = []
-    for a, b in zip(left, right, strict=True):
-        cells = [f"  {name:<26} {_figure(value, factor):>10} {unit:<11}" for name, value, factor, unit in (a, b)]
-        lines.append("   ".join(cells).rstrip())
-    return "\n".join(line for line in ["Totals", *lines, _band(e)] if line)
+    """The metrics of the point, and where there are bands what 8 of 10 measurements lie between."""
+    banded = e.columns["tpot_low_s"] is not None
+    table = []
+    for pair in zip(_LEFT, _RIGHT, strict=True):
+        row = []
+        for indent, (name, column, factor, unit) in zip(("", " "), pair, strict=True):
+            ends = [_between(e, column, factor)] if banded else []
+            row += [indent + name, _figure(e.columns[column], factor), unit, *ends]
+        table.append(row)
+    half = len(table[0]) // 2
+    head = "Totals, and between what 8 of 10 measurements lie" if banded else "Totals"
+    return "\n".join([head, *(f"  {line}" for line in _aligned(table, left=(0, 2, 3, half, half + 2, half + 3)))])
 
 
 def _parts(e: Explanation) -> str:

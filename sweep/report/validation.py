@@ -97,7 +97,13 @@ def headline(results: Results, f: Findings) -> dict[str, Any]:
     order = ranking([groups[i] for i in at], f.tpot[at], results.tpot_s[at])
     curves = [text(r, "curve_id") for r in results.rows]
     along = ranking([curves[i] for i in at], f.tpot[at], results.tpot_s[at])
-    inside = (f.tpot >= results.tpot_low_s) & (f.tpot <= results.tpot_high_s)
+    rate, ttft = results.measured(rate_of), results.measured(ttft_of)
+
+    def inside(measured: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
+        """Share of measured rows in their band, NaN where no row has both."""
+        at = good & np.isfinite(measured) & np.isfinite(low)
+        return float(((measured >= low) & (measured <= high))[at].mean()) if at.any() else float("nan")
+
     answered = results.answered
     every = np.isfinite(f.tpot_error) & trusted
     return {
@@ -113,7 +119,9 @@ def headline(results: Results, f: Findings) -> dict[str, Any]:
         "rate_aggregated": score(f.rate_error[good & ~split]),
         "rate_disaggregated": score(f.rate_error[good & split]),
         "ttft_light": score(f.ttft_error[good & light]),
-        "in_band": float(inside[good].mean()) if good.any() else float("nan"),
+        "in_band": inside(f.tpot, results.tpot_low_s, results.tpot_high_s),
+        "in_band_tok_s_gpu": inside(rate, results.tok_s_gpu_low, results.tok_s_gpu_high),
+        "in_band_ttft": inside(ttft, results.ttft_low_s, results.ttft_high_s),
         "rank_groups": order,
         "rank_curves": along,
         "below_floor": float(f.below[every].mean()) if every.any() else float("nan"),
@@ -196,7 +204,10 @@ def _result(h: Mapping[str, Any]) -> str:
         ["tok/s/GPU, aggregated", of(h["rate_aggregated"])],
         ["tok/s/GPU, disaggregated", of(h["rate_disaggregated"])],
         [f"TTFT, up to {TTFT_LOAD} requests in flight", of(h["ttft_light"])],
-        ["measured TPOT inside the 80 % band", f"{percent(h['in_band'])} %"],
+        *(
+            [f"measured {name} inside the 80 % band", f"{percent(h[key])} %"]
+            for name, key in (("TPOT", "in_band"), ("tok/s/GPU", "in_band_tok_s_gpu"), ("TTFT", "in_band_ttft"))
+        ),
         [
             "rank correlation within model, machine, lengths",
             f"median {h['rank_groups'].median:.3f}, mean over rows {h['rank_groups'].weighted:.3f} "

@@ -166,7 +166,16 @@ def test_every_kind_is_never_faster_than_the_roofline(kind: str) -> None:
 PRESET: dict[str, Any] = {
     "math": 1.0,
     "kernels": {"gemm": {"math": 0.8, "fp8": {"math": 0.7}, "weight_only": {"t0_s": 2.0}, "int4_bf16": {"t0_s": 3.0}}},
-    "serving": {"band": {"undrafted": [0.8, 1.2], "drafted": [0.7, 1.4], "inherited": [0.5, 2.0]}},
+    "serving": {
+        "first": {"default": 0.8},
+        "first_s": {"default": 0.04},
+        "handoff": 2.0,
+        "band": {
+            "measured": {"tpot": {"undrafted": [0.8, 1.2], "drafted": [0.7, 1.4]}, "first": {"aggregated": [0.5, 2.0]}},
+            "inherited": {"tpot": {"undrafted": [0.5, 2.0], "drafted": [0.5, 2.0]}},
+            "unrelated": {"tpot": {"undrafted": [0.3, 3.0], "drafted": [0.3, 3.0]}},
+        },
+    },
     "generations": {
         "old": {"vendor": "A", "year": 2020, "math": 0.5},
         "new": {"vendor": "A", "year": 2024, "math": 0.9},
@@ -192,8 +201,22 @@ def test_relatives(generation: str | None, vendor: str | None, relative: str | N
     band = band_of(PRESET, generation, vendor)
     own = generation == "old"
     assert band.inherited is not own
-    assert band.plain == ((0.8, 1.2) if own else (0.5, 2.0))
-    assert band.drafted == ((0.7, 1.4) if own else (0.5, 2.0))
+    unmeasured = (0.3, 3.0) if relative is None else (0.5, 2.0)
+    assert band.of("tpot", "undrafted") == ((0.8, 1.2) if own else unmeasured)
+    assert band.of("tpot", "drafted") == ((0.7, 1.4) if own else unmeasured)
+    assert np.isnan(band.of("tok_s_gpu", "aggregated")).all()
+    if own:
+        assert band.first("aggregated") == pytest.approx((0.5 * 0.8, 2.0 * 0.8, 0.04 / 0.8))
+
+
+def test_a_preset_without_bands_or_with_those_of_times_alone() -> None:
+    without = band_of({**PRESET, "serving": {}}, "old", "A")
+    assert np.isnan(without.of("tpot", "undrafted")).all() and np.isnan(without.first("aggregated")).all()
+    times = {"undrafted": [0.8, 1.25], "drafted": [0.5, 2.0], "inherited": [0.4, 4.0]}
+    old = band_of({**PRESET, "serving": {"band": times}}, "old", "A")
+    assert old.of("tpot", "undrafted") == (0.8, 1.25)
+    assert old.of("tok_s_gpu", "aggregated") == pytest.approx((0.8, 1.25))
+    assert band_of({**PRESET, "serving": {"band": times}}, None, "C").of("tpot", "drafted") == (0.4, 4.0)
 
 
 def test_constants_of_a_format() -> None:

@@ -11,7 +11,10 @@ import pytest
 from pipelines import validate
 from tests.calibration.test_endtoend import DATA
 
-COLUMNS = ["row_id", "answered", "reason", "tpot_s", "tpot_low_s", "tpot_high_s", "ttft_s", "tok_s_gpu", "floor_tpot_s"]
+COLUMNS = [
+    *("row_id", "answered", "reason", "tpot_s", "tpot_low_s", "tpot_high_s", "ttft_s", "tok_s_gpu", "floor_tpot_s"),
+    *("ttft_low_s", "ttft_high_s", "tok_s_gpu_low", "tok_s_gpu_high"),
+]
 
 
 def test_page_predictions_and_charts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
