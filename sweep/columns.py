@@ -81,7 +81,7 @@ COLUMNS: tuple[Column, ...] = (
     _c(
         "ttft_band_add_s",
         "s",
-        "what frontend and launches add to a measured first token, from the fit; not in ttft_s",
+        "what frontend and launches add to a first token, from the fit; not in ttft_s",
         "host",
     ),
     _c("feasible", "bool", "nothing stands against the point", "host", "bool"),

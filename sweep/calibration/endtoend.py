@@ -197,9 +197,10 @@ def slopes(
 SERVING = {"pool": 0.5, "bunching": 0.7, "first": 0.5, "first_s": 1.0, "launch": 1.0}
 LAUNCH_EXPERTS = 0.5  # of a layer with experts over one without
 SERVING_PRIOR = 0.01  # weight of these priors: light rows, which alone tell most of them, are few
-SERVING_OWN = 0.4  # of a framework around what all have in common
+POOL_OWN = 0.4  # of a framework's prefill pools around those of all
+FRAMEWORK_OWN = 0.1  # of its frontend and launches: more learns which models it was measured with
 RATE_WEIGHT, RATE_SCALE = 1.0, 0.15
-TTFT_WEIGHT, TTFT_SCALE = 0.2, 0.4
+TTFT_WEIGHT, TTFT_SCALE = 0.05, 0.4
 LIGHT_WEIGHT, LIGHT_SCALE = 1.0, 0.2  # of rows with few requests in flight, whose first token is not queueing
 LIGHT = 4
 STARVED = 0.9  # of the requests that could run: decode workers with fewer wait for the prefill pool
@@ -214,7 +215,7 @@ def serving_constants(s: Sample) -> tuple[list[Constant], np.ndarray]:
     for kind in ("tensor", "grouped"):
         out.append((Constant(knob="pool", group=kind, sigma=SERVING["pool"]), split & (kinds == kind)))
     for name in sorted(set(pools[split])):
-        out.append((Constant(knob="pool", group=str(name), sigma=SERVING_OWN), split & (pools == name)))
+        out.append((Constant(knob="pool", group=str(name), sigma=POOL_OWN), split & (pools == name)))
     out.append((Constant(knob="first_s", group="disaggregated", sigma=SERVING["first_s"]), split))
     everybody = np.ones(len(s), dtype=bool)
     for knob in ("bunching", "first", "first_s", "launch"):
@@ -224,7 +225,7 @@ def serving_constants(s: Sample) -> tuple[list[Constant], np.ndarray]:
     )
     heard = own[np.isfinite(s.log_ttft)]
     for knob in ("first_s", "launch"):  # what differs between frameworks
-        out += [(Constant(knob=knob, group=str(f), sigma=SERVING_OWN), own == f) for f in sorted(set(heard))]
+        out += [(Constant(knob=knob, group=str(f), sigma=FRAMEWORK_OWN), own == f) for f in sorted(set(heard))]
     return [c for c, _ in out], np.array([m for _, m in out], dtype=np.float64).T
 
 
@@ -361,6 +362,7 @@ class Calibrated:
     serving_theta: np.ndarray
     knobs: Knobs
     predicted: Predicted
+    generations: tuple[str, ...]  # that the rows come from
 
     def log_error(self, s: Sample) -> np.ndarray:
         """Predicted over measured time per token, log, of all rows."""
@@ -407,6 +409,7 @@ def calibrate_rows(
         serving_theta=serving_theta,
         knobs=knobs,
         predicted=fit.predicted,
+        generations=tuple(sorted(set(s.generation))),
     )
 
 
@@ -488,7 +491,10 @@ def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, Any]
     def grown(knob: str, group: str = "all") -> float:
         return math.exp(theta.get((knob, group), 0.0))
 
-    for g, own in e.setdefault("generations", {}).items():
+    known = e.setdefault("generations", {})
+    for g in fit.generations:
+        known[g] = known.get(g) or {}
+    for g, own in known.items():
         if ("memory", architecture(g)) in theta:
             own["memory"] = own.get("memory", e.get("memory", 1.0)) / grown("memory", architecture(g))
         if ("floor", architecture(g)) in theta:
@@ -578,9 +584,9 @@ def residuals(
 ) -> bands.Residuals:
     """How far held-out predictions lie from what was measured, for each metric with a band of its own.
 
-    `first` is what a sweep can say of a first token: its prefill, and a frontend and launches common to all frameworks, of
-    rows that nobody queues in. `prefill` compares the prompts that a pool takes in, where it is the bottleneck, with one prompt
-    at a time.
+    `first` is what a sweep can say of a first token: its prefill, and a frontend and launches common to all
+    frameworks, of rows that nobody queues in. `prefill` compares the prompts that a pool takes in, where it is the
+    bottleneck, with one prompt at a time.
     """
     split = np.array([p.disaggregated for p in s.points])
     load = np.array([p.concurrency for p in s.points])

@@ -41,8 +41,8 @@ ABOUT = {
     "# `memory`, `floor` all of them (end-to-end points). A generation that is not here takes the newest of\n"
     "# its vendor, by year and then as listed; a vendor that is not here takes the common constants",
     "serving": "how a service is run: prefill in mixed steps (`phi`), acceptance of drafted tokens, prompts side by\n"
-    "# side in a prefill pool; the first token: share of the GPU time, frontend (`handoff` times longer between pools),\n"
-    "# launches per layer (`experts` times more with experts), waiting for others (`bunching`); error bands",
+    "# side in a prefill pool; the first token: share of the GPU time, frontend (`handoff` times longer between\n"
+    "# pools), launches per layer (`experts` times more with experts), waiting for others (`bunching`); error bands",
 }
 
 
