@@ -265,7 +265,7 @@ def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str |
         level = said.get("inherited") or level
         level = level if relative is not None else said.get("unrelated") or level
     serving = efficiency["serving"]
-    prefill, launches = float(serving.get("first", NAN)), serving.get("launch_s") or {}
+    prefill, launches = common(serving.get("first", NAN)), serving.get("launch_s") or {}
     alone_s = float((serving.get("first_s") or {}).get("default", NAN)) / prefill
     launch_s = float(launches.get("default", 0.0)) / prefill
     return Band(
@@ -279,6 +279,11 @@ def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str |
         },
         launch_s=(launch_s, launch_s * float(launches.get("experts", 1.0))),
     )
+
+
+def common(value: Any) -> float:
+    """A constant of all services; of one that a preset of version 0.1 divides further, the first."""
+    return float(next(iter(value.values())) if isinstance(value, Mapping) else value)
 
 
 def _of_times(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from sweep.cost.prefill import ttft_s
 from sweep.cost.result import load_cost
 from sweep.cost.serving import first_token_s, prefill_rate, queue_s, steady_state
 from sweep.cost.step import Load, LoadStep, Row, token_time
-from sweep.machine import Machine, OpRate, resolve
+from sweep.machine import Machine, OpRate, common, resolve
 from sweep.point import Context, Kinds, Layout, Num
 
 # What occurs in measured rows. One set for all tables: one compilation.
@@ -122,10 +122,10 @@ def presets(efficiency: Mapping[str, Any]) -> Presets:
     return Presets(
         phi=float(said["phi"]),
         pool={**DEFAULTS["pool"], **said["pool"]},
-        bunching=float(said["bunching"]),
-        acceptance=float(said["acceptance"]),
+        bunching=common(said["bunching"]),
+        acceptance=common(said["acceptance"]),
         first_s=dict(said["first_s"]),
-        first=float(said["first"]),
+        first=common(said["first"]),
         launch_s={**DEFAULTS["launch_s"], **said["launch_s"]},
         handoff=float(said["handoff"]),
     )
