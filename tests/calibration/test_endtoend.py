@@ -123,18 +123,22 @@ def test_a_turned_preset_predicts_what_the_knobs_did(
 
 
 def test_the_fit_finds_constants_that_made_the_data(sample: Sample) -> None:
-    """Times made by slow experts and a costly host: the fit explains them without being told, and drops the rest."""
+    """Times made by slow experts and a costly host: the fit explains them without being told, and drops the rest.
+
+    With a scatter of 5 %; what stays of it is its median, 0.67 x 5 %.
+    """
     step = constants(sample)
     truth = np.array([{"experts/fp8_block": 0.5, "host": 0.7}.get(c.name, c.mean) for c in step])
     made = predict(sample.table, knobs_of(sample, step, design(sample, step), truth))
-    s = dataclasses.replace(sample, log_tpot=np.log(made.tpot_s))
+    scatter = 0.05 * np.random.default_rng(4).standard_normal(len(sample))
+    s = dataclasses.replace(sample, log_tpot=np.log(made.tpot_s) + scatter)
     before = np.abs(np.log(predict(s.table, s.knobs).tpot_s) - s.log_tpot)
     fit = solve(s, step, np.ones(len(s), dtype=bool), prior=0.01)
     assert np.median(before) > 0.05
-    assert np.median(np.abs(fit.log_error)) < 0.01
+    assert np.median(np.abs(fit.log_error)) < 0.67 * 0.05 * 1.1
     assert fit.value("experts/fp8_block") > 0.2 and fit.value("host") > 0.2
     free, means = [c.group == "all" for c in step], [c.mean for c in step]
-    stays = paying(fit.theta, means, fit.jacobian, fit.residual, free, endtoend.WORTH)
+    stays = paying(fit.theta, means, fit.jacobian, fit.residual, free, 0.1)  # of hundred rows: chance is worth 2 %
     kept = {c.name for c, stay in zip(step, stays, strict=True) if stay and c.group != "all"}
     assert kept == {"experts/fp8_block"}
 
