@@ -13,9 +13,11 @@ Where the specification leaves a choice, the choice is marked "CHOICE" next to t
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 NAN = float("nan")
 
@@ -178,6 +180,25 @@ def hop_b_time(requests: float, t_attn: float, t_comm: float) -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 # a point with everything that is derived from its fields
 
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+
+def once(method: Made) -> Made:
+    """A method of a point that computes once what it is asked for again: chunks of a prompt differ in attention alone.
+
+    Callers get a copy. What is known is forgotten when the rates change at which memory is read.
+    """
+
+    @functools.wraps(method)
+    def ask(self: Point, *args: Any, **named: Any) -> Any:
+        key = (method.__name__, args, tuple(named.items()))
+        if key not in self.known:
+            self.known[key] = method(self, *args, **named)
+        found = self.known[key]
+        return None if found is None else dict(found)
+
+    return ask  # type: ignore[return-value]
+
 
 class Point:
     """The five records, what they imply, and the reasons against the point as they turn up."""
@@ -199,6 +220,7 @@ class Point:
         self.load = record("workload", workload)
         self.eff: dict[str, Any] = efficiency or IDEAL
         self.reasons: set[str] = set()
+        self.known: dict[Any, Any] = {}  # see `once`
 
         # --- model (section 1)
         if any(x is None for x in (m.n_layers, m.d_model, m.n_heads, m.vocab)):
@@ -357,6 +379,7 @@ class Point:
     def read_from(self, sizes: dict[str, float]) -> None:
         """Set the rate at which each class is read when these bytes are held."""
         assert self.policy is not None
+        self.known.clear()
         lies, _ = self.shelve(sizes)
         slowest = min(self.shelves[t][1] for c in CLASSES for t, _ in self.wishes(c) if t in self.shelves)
         for c in ("weights", "experts", "kv", "activations"):
@@ -439,6 +462,7 @@ class Point:
         """fp8 or bf16, as `attention_peak`."""
         return "fp8" if FORMATS[self.prec.kv][2] <= 8 and self.hw.fp8_flops is not None else "bf16"
 
+    @once
     def constants(self, kind: str, unit: str, weights: str | None) -> dict[str, float]:
         """What a kind of kernel reaches on a unit: shares of the peaks, and its floor in seconds.
 
@@ -488,6 +512,7 @@ class Point:
             per_flop += (1.0 - q) / self.peak("bf16")
         return per_flop
 
+    @once
     def wire(self, op: str) -> dict[str, float]:
         """Constants of the link that a collective uses."""
         kind = LINK_OF.get(op, "reduce")
@@ -579,6 +604,7 @@ class Point:
             "hidden": None,
         }
 
+    @once
     def gemm(
         self,
         op: str,
@@ -622,6 +648,7 @@ class Point:
             best = min(best, 2.0 * k * rows * columns * sms * waves / rate)
         return best if best < math.inf else 0.0
 
+    @once
     def message(
         self,
         op: str,
@@ -662,11 +689,17 @@ class Point:
                 return self.sent(op, count, m * (n - 1.0), once, start * slow, hidden)
         return self.sent(op, count, sent_in + sent_out, seconds, latency, hidden)
 
+    @once
+    def idle(self) -> dict[str, Any]:
+        """The record of a kernel that does nothing."""
+        return self.kernel("", 0.0, (None, None, None), flops=0.0, per_flop=0.0)
+
     def sent(
         self, op: str, count: float, sent: float, seconds: float, latency: float, hidden: str | None = None
     ) -> dict[str, Any]:
         """The record of a message."""
-        row = self.kernel(op, count, (None, None, None), flops=0.0, per_flop=0.0)
+        row = self.idle()
+        row["op"], row["count"] = op, count
         row["comm_bytes"] = sent
         row["comm_s"] = seconds
         row["floor_s"] = latency

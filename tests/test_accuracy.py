@@ -7,6 +7,7 @@ formulas as they stand in the sources, in plain Python, sharing no code with the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from sweep.accuracy import (
 )
 from sweep.errors import BadInput
 from sweep.point import FORMAT_BITS, Model, Precision
+from tests.conftest import quick_options
 
 CONF = Path(__file__).parent.parent / "conf" / "accuracy"
 TOLERANCE = 1e-4  # relative, float32
@@ -45,9 +47,10 @@ MOE = Shape(
 )
 LAW_NAMES = ("ling_besiroglu", "geo_mean", "log_compute")
 
-proxy = jax.jit(loss)
-n_effective = jax.jit(accuracy.effective_parameters)
-mask = jax.jit(accuracy.extrapolation_mask)
+jit = functools.partial(jax.jit, compiler_options=quick_options())
+proxy = jit(loss)
+n_effective = jit(accuracy.effective_parameters)
+mask = jit(accuracy.extrapolation_mask)
 
 
 def law(**changes: Any) -> Law:
@@ -244,8 +247,8 @@ def designs(draw: st.DrawFn, *, moe: bool | None = None) -> Shape:
 
 
 many = settings(deadline=None, max_examples=150)
-base_slopes = jax.jit(jax.grad(lambda n, d: accuracy.base_loss(n, d, accuracy.BASES["besiroglu"]), argnums=(0, 1)))
-leverage = jax.jit(lambda share, grain: accuracy.log_leverage(share, grain, 22.0, accuracy.LEVERAGE))
+base_slopes = jit(jax.grad(lambda n, d: accuracy.base_loss(n, d, accuracy.BASES["besiroglu"]), argnums=(0, 1)))
+leverage = jit(lambda share, grain: accuracy.log_leverage(share, grain, 22.0, accuracy.LEVERAGE))
 tokens_drawn = st.floats(9.0, 14.0).map(lambda x: 10**x)
 
 
@@ -281,8 +284,8 @@ def slopes(shape: Shape, chosen: Law) -> tuple[Any, Any]:
     return jax.grad(total, argnums=(0, 1))(shape, chosen)
 
 
-slopes_jit = jax.jit(slopes)
-pushed_jit = jax.jit(lambda s, c, ds, dc: jax.jvp(loss, (s, c), (ds, dc)))
+slopes_jit = jit(slopes)
+pushed_jit = jit(lambda s, c, ds, dc: jax.jvp(loss, (s, c), (ds, dc)))
 
 
 def as_arrays(tree: Any) -> Any:
@@ -430,7 +433,7 @@ def test_nothing_promotes_and_integers_are_taken() -> None:
 
 def test_law_is_hashable_and_can_be_static() -> None:
     assert hash(law()) == hash(law())
-    near(jax.jit(loss, static_argnums=1)(DENSE, law()).loss, 2.02654)
+    near(jit(loss, static_argnums=1)(DENSE, law()).loss, 2.02654)
 
 
 # --- Extrapolation ---------------------------------------------------------------------------------------------------

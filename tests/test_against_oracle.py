@@ -181,6 +181,7 @@ def compare(study: Study, n: int, seed: int, rel: float = 1e-4) -> int:
     return compared
 
 
+@pytest.mark.usefixtures("shipped_compiles")
 @pytest.mark.parametrize("efficiency", ["measured", "ideal"])
 def test_500_points_of_the_demo(efficiency: str) -> None:
     """The demo as it ships, and under the roofline itself."""

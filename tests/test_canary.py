@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 
+@pytest.mark.usefixtures("shipped_compiles")
 @pytest.mark.parametrize("n", [16_385, 32_769, 65_537])
 def test_jit_of_a_vmapped_matrix_vector_product_agrees_with_eager(n: int) -> None:
     def squared_length(row: jax.Array) -> jax.Array:

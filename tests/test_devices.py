@@ -16,9 +16,9 @@ import jax
 import numpy as np
 
 from sweep import run
-from tests.conftest import make_study
+from tests.conftest import compile_quickly, make_study
 
-jax.config.update("jax_disable_most_optimizations", True)
+compile_quickly()
 assert jax.device_count() == 2
 study = make_study(
     "grid=none",

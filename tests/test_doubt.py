@@ -40,9 +40,6 @@ OBJECTIVES = ["tok_s_gpu", "tok_s_user"]
 BY = ["hardware", "workload.context"]
 
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-
 @pytest.fixture(scope="module")
 def stored(outputs: Path) -> Path:
     directory = outputs / "doubted"

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
 
 from sweep import run
 from sweep.columns import COLUMNS
@@ -26,9 +25,6 @@ GRID = [
 ]
 PARTS = ("math_s", "weight_read_s", "kv_read_s", "activation_s", "comm_s", "latency_s")  # on the scale of their sum
 WORST = 2e-6  # of any column; measured: 3.7e-7 (mbu), 2.5e-7 of tok_s_gpu and tpot_s
-
-
-pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def made(where: Path, float64: bool, *, compiled: bool | None) -> run.Run:

@@ -38,9 +38,6 @@ file: totals.py
 """
 
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-
 @pytest.fixture(scope="module")
 def answers() -> dict[str, dict[str, Any]]:
     """Reports of the default law, by score."""

@@ -45,9 +45,6 @@ GRID = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-
 @pytest.fixture(scope="module")
 def stored(outputs: Path) -> Path:
     directory = outputs / "serving"

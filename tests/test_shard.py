@@ -6,9 +6,12 @@ import errno
 import json
 import logging
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,9 +45,6 @@ GRID = [
     "progress=false",
     "store.part_rows=300",
 ]
-
-
-pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 @pytest.fixture(scope="module", params=["all", "frontier"])
@@ -310,6 +310,65 @@ def test_killed_before_or_after_any_file_it_ends_with_the_same_files(
         assert pipeline.main(words) == 0
         assert contents(directory) == expected(whole, directory), at
     assert killed >= len(points) - 1 >= 1
+
+
+FORKS = """
+import json, os, sys, time
+from pipelines import sweep
+
+def slow(*names, rename=os.replace):  # a slow disk: whoever kills has the time for it
+    rename(*names)
+    time.sleep(0.15)
+
+os.replace = slow
+for line in sys.stdin:  # imports are done once, and nothing runs yet that would not survive a fork
+    pid = os.fork()
+    if not pid:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os._exit(sweep.main(json.loads(line)))
+    print(pid, flush=True)
+    print(os.waitpid(pid, 0)[1], flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that start at once")
+@pytest.mark.parametrize("whole", ["all"], indirect=True)
+def test_shards_killed_again_and_again_end_with_the_same_files(whole: Path, shards: Path, tmp_path: Path) -> None:
+    """Runs that get no chance to clean up: SIGKILL at random moments, some of them while a part is being written."""
+    words = [*same_place(whole), "shard.count=3", f"output={tmp_path / 'killed'}"]
+    slices = {i: next(shards.glob(f"shard-{i}-of-3*")) for i in (0, 2)}
+    rng = random.Random(7)
+    killed = 0
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+    ) as forks:  # fmt: skip
+        assert forks.stdin and forks.stdout
+        for i in (2, 0, 2):
+            there = tmp_path / "killed" / slices[i].name
+            before = len(list(there.glob("points/part-*")))
+            forks.stdin.write(json.dumps([*words, f"shard.index={i}"]) + "\n")
+            forks.stdin.flush()
+            run_id = int(forks.stdout.readline())
+            until = time.monotonic() + 60
+            while time.monotonic() < until and len(list(there.glob("points/part-*"))) < before + 1:
+                if (there / "manifest.json").exists():
+                    break
+                time.sleep(0.001)
+            time.sleep(rng.uniform(0, 0.2))
+            os.kill(run_id, signal.SIGKILL)
+            killed += os.waitstatus_to_exitcode(int(forks.stdout.readline())) == -signal.SIGKILL
+        forks.stdin.close()
+    assert killed, "all runs ended before they were killed"
+    first, broken = (tmp_path / "killed" / slices[2].name / "points" / f"part-0000{n}.parquet" for n in range(2))
+    stamp = first.stat().st_mtime_ns  # there is one: no part was complete before the kill otherwise
+    broken.write_bytes(b"PAR1 cut short")  # as if the disk had failed
+    for i, undisturbed in slices.items():
+        assert pipeline.main([*words, f"shard.index={i}"]) == 0
+        found, expect = contents(tmp_path / "killed" / undisturbed.name), contents(undisturbed)
+        assert found.pop(".hydra/overrides.yaml") and expect.pop(".hydra/overrides.yaml")  # name the directory
+        assert found == expect, i
+    assert first.stat().st_mtime_ns == stamp, "a complete part was written again"
 
 
 @pytest.mark.parametrize("whole", ["all"], indirect=True)

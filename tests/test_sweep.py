@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +31,6 @@ GRID = [
     "efficiency=ideal",
     "store.part_rows=3000",
 ]
-
-
-pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def brute_force(frame: pl.DataFrame, objectives: list[str], by: list[str]) -> set[int]:
@@ -211,33 +206,6 @@ def test_an_interrupted_run_goes_on(stored: Path, outputs: Path, monkeypatch: py
     assert a == b
     manifests = [json.loads((d / "manifest.json").read_text()) for d in (stored, directory)]
     assert manifests[0]["infeasible"] == manifests[1]["infeasible"] and manifests[0]["points"] == manifests[1]["points"]
-
-
-def test_a_killed_run_keeps_its_parts(stored: Path, outputs: Path) -> None:
-    directory = outputs / "killed"
-    words = [*GRID, "store.rows=all", f"output={directory}"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "pipelines.sweep", *words],
-        cwd=ROOT,
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    deadline = time.time() + 120
-    while time.time() < deadline and child.poll() is None and not list(directory.glob("points/part-00000.parquet")):
-        time.sleep(0.01)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    parts = list((directory / "points").glob("part-*.parquet"))
-    assert parts, "no part was complete before the kill"
-    before = {p.name: p.stat().st_mtime_ns for p in parts}
-    broken = directory / "points" / "part-00001.parquet"
-    broken.write_bytes(b"PAR1 cut short")  # as if the disk had failed
-    assert pipeline.main(words) == 0
-    first = directory / "points" / "part-00000.parquet"
-    assert first.stat().st_mtime_ns == before[first.name], "a complete part was written again"
-    a, b = (sweep.scan(d).sort("point_id").collect() for d in (stored, directory))
-    assert a.select("point_id", "reasons").equals(b.select("point_id", "reasons"))
-    assert np.allclose(a["tok_s_gpu"], b["tok_s_gpu"], rtol=1e-5, equal_nan=True)
 
 
 def test_a_directory_of_another_configuration_is_refused(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,13 @@ _DECADES = {"x": 3.5, "y": 4.5}  # what an axis shows at most, counted from its 
 _VERTEX_GAP = 1.0  # pixels between corners of one line: finer than the eye, coarse enough for a small file
 
 
+class Rows(alt.InlineData):
+    """Rows that a chart draws. Layering copies charts over and over; the rows, which nobody changes, stay."""
+
+    def __deepcopy__(self, memo: Any = None) -> Rows:
+        return self
+
+
 AXIS_TITLES = {
     "tok_s_user": "interactivity [tok/s/user]",
     "tok_s_gpu": "output throughput [tok/s/GPU]",
@@ -294,7 +301,7 @@ def _panel(
     x_encoding = x_axis.encoding("x", titled=last)
     y_encoding = y_axis.encoding("y", titled=first)
     layers = [
-        alt.Chart(alt.InlineData(values=values))
+        alt.Chart(Rows(values=values))
         .mark_line(interpolate=steps, strokeWidth=1.5, strokeDash=dash, clip=True, fill=None)
         .encode(x=x_encoding, y=y_encoding, stroke=styles.stroke(), detail="line:N")
         for values, dash in ((solid, [1, 0]), (dashed, [5, 3]))
@@ -302,13 +309,13 @@ def _panel(
     ]
     full = [marker for marker in markers if "hollow" not in marker]
     layers.append(
-        alt.Chart(alt.InlineData(values=full))
+        alt.Chart(Rows(values=full))
         .mark_point(size=44, strokeWidth=0.7, opacity=1, fillOpacity=1, stroke=_INK)
         .encode(x=x_encoding, y=y_encoding, shape=styles.shape(), fill=styles.fill())
     )
     if len(full) < len(markers):  # their fill is the colour of the ring
         layers.append(
-            alt.Chart(alt.InlineData(values=[marker for marker in markers if "hollow" in marker]))
+            alt.Chart(Rows(values=[marker for marker in markers if "hollow" in marker]))
             .mark_point(size=40, strokeWidth=2.2, opacity=1, fill="#FFFFFF", fillOpacity=1)
             .encode(
                 x=x_encoding,
@@ -389,7 +396,7 @@ def where_time_goes(
             scale=alt.Scale(paddingInner=0, paddingOuter=0),
         )
         bar = (
-            alt.Chart(alt.InlineData(values=bars))
+            alt.Chart(Rows(values=bars))
             .mark_bar(size=13, yOffset=5, stroke=_INK, strokeWidth=0.4)
             .encode(
                 x=alt.X("ms:Q", title=x_title, axis=alt.Axis(tickCount=6, grid=False)),
@@ -404,7 +411,7 @@ def where_time_goes(
             )
         )
         text = (
-            alt.Chart(alt.InlineData(values=notes))
+            alt.Chart(Rows(values=notes))
             .mark_text(align="left", dy=-9, dx=2, fontSize=10, limit=600, fill=_INK)
             .encode(x="ms:Q", y=y, text="text:N")
         )

@@ -11,7 +11,7 @@ import altair as alt
 
 from sweep.columns import BANDS
 from sweep.explain import Explanation, compare, moves
-from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, dressed
+from sweep.report.charts import BOUND_COLOURS, PART_COLOURS, Rows, dressed
 from sweep.report.markdown import BOUND_LABELS, layout_label, number
 from sweep.report.tags import tag
 
@@ -152,7 +152,7 @@ _LEFT = (
 )
 _RIGHT = (
     ("of peak FLOP/s (MFU)", "mfu", 100.0, "%"),
-    ("of memory bandwidth (MBU)", "mbu", 100.0, "%"),
+    ("of bandwidth (MBU)", "mbu", 100.0, "%"),
     ("intensity of a step", "intensity", 1.0, "flop/B"),
     ("per megawatt", "tok_s_mw", 1.0, "tok/s/MW"),
     ("energy", "joule_per_tok", 1.0, "J/tok"),
@@ -163,16 +163,19 @@ _RIGHT = (
 def _totals(e: Explanation) -> str:
     """The metrics of the point, and where there are bands what 8 of 10 measurements lie between."""
     banded = e.columns["tpot_low_s"] is not None
-    table = []
-    for pair in zip(_LEFT, _RIGHT, strict=True):
-        row = []
-        for indent, (name, column, factor, unit) in zip(("", " "), pair, strict=True):
-            ends = [_between(e, column, factor)] if banded else []
-            row += [indent + name, _figure(e.columns[column], factor), unit, *ends]
-        table.append(row)
-    half = len(table[0]) // 2
+
+    def row(name: str, column: str, factor: float, unit: str) -> list[str]:
+        ends = [_between(e, column, factor)] if banded else []
+        return [name, _figure(e.columns[column], factor), unit, *ends]
+
+    left, right = ([row(*item) for item in half] for half in (_LEFT, _RIGHT))
+    n = len(left[0])
+    beside = [[*a, f" {b[0]}", *b[1:]] for a, b in zip(left, right, strict=True)]
+    lines = _aligned(beside, left=(0, 2, 3, n, n + 2, n + 3))
+    if max(map(len, lines)) > WIDTH - 2:
+        lines = _aligned([*left, *right], left=(0, 2, 3))
     head = "Totals, and between what 8 of 10 measurements lie" if banded else "Totals"
-    return "\n".join([head, *(f"  {line}" for line in _aligned(table, left=(0, 2, 3, half, half + 2, half + 3)))])
+    return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
 def _parts(e: Explanation) -> str:
@@ -516,12 +519,12 @@ def roofline_chart(
     roofs, names = _roofs(slope, peaks, x_axis, y_axis)
     if roofs:
         layers.append(
-            alt.Chart(alt.InlineData(values=roofs))
+            alt.Chart(Rows(values=roofs))
             .mark_line(stroke=_LINE, strokeWidth=1.4, clip=True)
             .encode(x=x_encoding("x"), y=y_encoding("y"), detail="roof:N")
         )
     layers += [
-        alt.Chart(alt.InlineData(values=[name]))
+        alt.Chart(Rows(values=[name]))
         .mark_text(align="left", dy=name["dy"], dx=name["dx"], angle=name["angle"], fontSize=11, fill=_LINE)
         .encode(x=x_encoding("x"), y=y_encoding("y"), text="text:N")
         for name in names
@@ -530,14 +533,14 @@ def roofline_chart(
     leaders, labels = _labels(_merged(marks, x_axis, y_axis), x_axis, y_axis, taken)
     if leaders:
         layers.append(
-            alt.Chart(alt.InlineData(values=leaders))
+            alt.Chart(Rows(values=leaders))
             .mark_line(stroke="#999999", strokeWidth=0.7)
             .encode(x=x_encoding("x"), y=y_encoding("y"), detail="n:N")
         )
     seen = [BOUND_LABELS[name] for name in BOUND_COLOURS if any(m["bound"] == BOUND_LABELS[name] for m in marks)]
     colours = [BOUND_COLOURS[name] for name in BOUND_COLOURS if BOUND_LABELS[name] in seen]
     layers.append(
-        alt.Chart(alt.InlineData(values=marks))
+        alt.Chart(Rows(values=marks))
         .mark_point(size=62, strokeWidth=0.7, opacity=1, fillOpacity=1, stroke=_INK)
         .encode(
             x=x_encoding("x"),
@@ -558,7 +561,7 @@ def roofline_chart(
         own = [label for label in labels if label["align"] == align]
         if own:
             layers.append(
-                alt.Chart(alt.InlineData(values=own))
+                alt.Chart(Rows(values=own))
                 .mark_text(
                     align=align, baseline="middle", fontSize=10, lineHeight=_LINE_HEIGHT, lineBreak="\n", fill=_INK
                 )

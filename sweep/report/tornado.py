@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from sweep.report.charts import dressed
+from sweep.report.charts import Rows, dressed
 from sweep.report.markdown import BOUND_LABELS, grid, number
 from sweep.sensitivity import Lever, Sensitivity, Step
 
@@ -195,17 +195,13 @@ def _bars(rows: Sequence[dict[str, Any]], x_title: str, heading: str) -> Any:
         axis=alt.Axis(tickCount=8, labelExpr="datum.value == 0 ? '0' : format(datum.value, '+~g')"),
     )
     y = alt.Y("name:N", sort=order, title=None, axis=alt.Axis(labelLimit=330, grid=False, ticks=False))
-    data = alt.InlineData(values=list(rows))
+    data = Rows(values=list(rows))
     bars = (
         alt.Chart(data)
         .mark_bar(stroke=_INK, strokeWidth=0.4)
         .encode(x=x, y=y, fill=alt.Fill("kind:N", scale=scale, legend=alt.Legend(title="kind of lever")))
     )
-    zero = (
-        alt.Chart(alt.InlineData(values=[{"value": 0}]))
-        .mark_rule(stroke=_INK, strokeWidth=1)
-        .encode(x=alt.X("value:Q"))
-    )
+    zero = alt.Chart(Rows(values=[{"value": 0}])).mark_rule(stroke=_INK, strokeWidth=1).encode(x=alt.X("value:Q"))
     layers = [bars, zero]
     sides: tuple[tuple[Any, int, list[dict[str, Any]]], ...] = (
         ("left", 4, [r for r in rows if r["value"] >= 0]),
@@ -214,7 +210,7 @@ def _bars(rows: Sequence[dict[str, Any]], x_title: str, heading: str) -> Any:
     for align, dx, some in sides:
         if some:
             layers.append(
-                alt.Chart(alt.InlineData(values=list(some)))
+                alt.Chart(Rows(values=list(some)))
                 .mark_text(align=align, dx=dx, fontSize=10.5, fill=_INK)
                 .encode(x=alt.X("value:Q"), y=y, text="text:N")
             )

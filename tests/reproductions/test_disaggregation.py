@@ -40,9 +40,6 @@ GRID = [
 POOLS = ["serving=disaggregated", "serving.prefill={layout: {gpus: [1, 2, 4, 8], pp: [1, 2, 4]}}"]
 
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-
 @pytest.fixture(scope="module")
 def disaggregated(outputs: Path) -> Path:
     directory = outputs / "disaggregated"
