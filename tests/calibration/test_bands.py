@@ -121,11 +121,12 @@ def test_the_preset_says_what_its_residuals_give(shipped: Residuals) -> None:
 
 # Metrics whose band holds 75 to 85 % of the rows left out, by way of leaving out; the band of a group is made without
 # its residuals. Not reached: throughput and first token of a model left out (DeepSeek has most of the disaggregated
-# rows: 68 and 70 %), and what is left out by generation and maker, of which there are six and two.
+# rows: 69 and 71 %; with nobody queueing 86 %), the first token of a chip left out (74 %; requests 85.1 %), and what is
+# left out by generation and maker, of which there are six and two.
 REACHED = {
     "curve": ("tpot", "tok_s_gpu", "ttft", "first", "prefill"),
     "model": ("tpot", "prefill", "request"),
-    "chip": ("tpot", "tok_s_gpu", "ttft", "prefill", "request"),
+    "chip": ("tpot", "tok_s_gpu", "prefill"),
 }
 
 
