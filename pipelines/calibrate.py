@@ -40,8 +40,7 @@ FITS = ("all", "kernels", "generations", "serving")
 
 def task(job: Job) -> int:
     """Fit what a job's data speak of, and write the preset."""
-    from sweep.calibration import operators, preset, tables
-    from sweep.calibration.start import START
+    from sweep.calibration import operators, preset, start, tables
 
     data, fit = job.options.get("data"), job.options.get("fit") or "all"
     if not data:
@@ -66,7 +65,7 @@ def task(job: Job) -> int:
     else:
         frame = tables.read(folder)
         operators.check_machines(frame, library)
-        found = operators.fit(frame, START, library)
+        found = operators.fit(frame, start.START, library)
         constants, fitted, scores = found.preset, found.constants, found.scores
     written = []
     if scores:
@@ -78,6 +77,7 @@ def task(job: Job) -> int:
         print(text)
         written += [(f"{name}_{what}.csv", table.write_csv()) for what, table in tables_of_bands.items()]
     constants["generations"] = operators.in_order(constants["generations"], library)
+    print(start.count(constants))
     written.append((f"{name}.yaml", preset.text_of(constants, name)))
     if fitted:
         before = operators.table_of(library, name) if fit in ("generations", "serving") else None

@@ -78,7 +78,12 @@ COLUMNS: tuple[Column, ...] = (
     _c("rate_band_high", "1", "tok_s_gpu times this: 1 in 10 measured ones is above", "host"),
     _c("ttft_band_low", "1", "(ttft_s + ttft_band_add_s) times this: 1 in 10 measured ones is below", "host"),
     _c("ttft_band_high", "1", "(ttft_s + ttft_band_add_s) times this: 1 in 10 measured ones is above", "host"),
-    _c("ttft_band_add_s", "s", "what a frontend adds to a measured first token, from the fit; not in ttft_s", "host"),
+    _c(
+        "ttft_band_add_s",
+        "s",
+        "what frontend and launches add to a first token, from the fit; not in ttft_s",
+        "host",
+    ),
     _c("feasible", "bool", "nothing stands against the point", "host", "bool"),
     _c(
         "reasons",

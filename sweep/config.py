@@ -24,7 +24,7 @@ from sweep.accuracy import check as check_accuracy
 from sweep.errors import BadInput, closest
 from sweep.hf import hf_name, model_from_hf
 from sweep.machine import check_format
-from sweep.point import RECORDS, names
+from sweep.point import PHI_MOST, RECORDS, names
 from sweep.shard import Shard
 from sweep.shard import shard as make_shard
 from sweep.tiers import Placement, check_memory, check_placement
@@ -155,8 +155,8 @@ def check_serving(s: ServingConfig) -> ServingConfig:
     """
     if s.mode not in SERVING_MODES:
         raise BadInput(f"serving.mode={s.mode}: allowed are {', '.join(SERVING_MODES)}")
-    if s.phi is not None and not 0 < s.phi <= 2:
-        raise BadInput(f"serving.phi={s.phi:g}: must be greater than 0 and at most 2")
+    if s.phi is not None and not 0 < s.phi <= PHI_MOST:
+        raise BadInput(f"serving.phi={s.phi:g}: must be greater than 0 and at most {PHI_MOST:g}")
     if s.gpus < 2:
         raise BadInput(f"serving.gpus={s.gpus}: two pools need at least 2 GPUs; nearest: 2")
     if s.per not in ("gpu", "usd", "watt"):

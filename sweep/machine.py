@@ -140,6 +140,7 @@ class Band:
     inherited: bool  # not its own
     factors: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)  # by metric and kind
     frontend_s: Mapping[str, float] = field(default_factory=dict)  # before a first token, over its prefill's own factor
+    launch_s: tuple[float, float] = (0.0, 0.0)  # of the host per layer, over the same factor; without and with experts
 
     def of(self, metric: str, kind: str) -> tuple[float, float]:
         """Low and high factor, NaN where unknown; metrics and kinds as in `sweep.calibration.bands`."""
@@ -264,8 +265,9 @@ def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str |
         level = said.get("inherited") or level
         level = level if relative is not None else said.get("unrelated") or level
     serving = efficiency["serving"]
-    prefill, alone_s = (float((serving.get(key) or {}).get("default", NAN)) for key in ("first", "first_s"))
-    alone_s /= prefill
+    prefill, launches = common(serving.get("first", NAN)), serving.get("launch_s") or {}
+    alone_s = float((serving.get("first_s") or {}).get("default", NAN)) / prefill
+    launch_s = float(launches.get("default", 0.0)) / prefill
     return Band(
         relative=relative,
         inherited=inherited,
@@ -275,7 +277,13 @@ def band_of(efficiency: Mapping[str, Any], generation: str | None, vendor: str |
             "aggregated": alone_s,
             "disaggregated": alone_s * float(serving.get("handoff", NAN)),
         },
+        launch_s=(launch_s, launch_s * float(launches.get("experts", 1.0))),
     )
+
+
+def common(value: Any) -> float:
+    """A constant of all services; of one that a preset of version 0.1 divides further, the first."""
+    return float(next(iter(value.values())) if isinstance(value, Mapping) else value)
 
 
 def _of_times(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,11 +303,12 @@ def _of_times(said: Mapping[str, Any]) -> dict[str, Any]:
 def kernel_constants(kind: Mapping[str, Any], unit: str, weights: str | None) -> dict[str, Any]:
     """The constants of one kind of kernel for a math unit and a weight format.
 
-    The common ones; on top those of the unit; then those of the format where the unit multiplies it (`fp8_block`), or,
-    where narrower weights are widened first, those of `weight_only` and of the pair (`mxfp4_fp8`).
+    The common ones; on top those of the unit (an int8 unit without any takes those of fp8); then those of the format
+    where the unit multiplies it (`fp8_block`), or, where narrower weights are widened first, those of `weight_only` and
+    of the pair (`mxfp4_fp8`).
     """
     own: Any = {key: v for key, v in kind.items() if not isinstance(v, Mapping)}
-    own = _merge(own, kind.get(unit))
+    own = _merge(own, kind.get(unit, kind.get("fp8") if unit == "int8" else None))
     if weights is not None:
         for name in (weights,) if FORMAT_MATH[weights] == unit else ("weight_only", f"{weights}_{unit}"):
             own = _merge(own, kind.get(name))
@@ -315,6 +324,7 @@ def resolve(
     generation: str | None = None,
     vendor: str | None = None,
     plan: Plan | None = None,
+    cut: bool = True,
 ) -> Resolved:
     """Rates of every kind of kernel and link for one machine, one set of formats and one efficiency preset.
 
@@ -325,6 +335,7 @@ def resolve(
         generation: label of the chip's generation, for constants that differ between generations.
         vendor: its maker, for the relative of a generation that nobody has measured.
         plan: where the bytes live; the fastest tier in use is then the memory that rates are those of.
+        cut: no share of a peak is above 1. A fit that multiplies rates takes them uncut, and cuts afterwards.
     Source: section 1 of the cost model for formats; measured shares from operator tables, see the preset.
     """
     e = efficiency_for(efficiency, generation, vendor)
@@ -354,13 +365,17 @@ def resolve(
         if mix < 1.0:  # the share that stayed in bf16 computes in bf16
             peak = 1.0 / (mix / peak + (1.0 - mix) / wide)
         missing_math = missing_math or peak != peak
-        memory = e["memory"] * own["memory"]  # factors of separate fits multiply; no share of a peak is above 1
+        # factors of separate fits multiply; no share of a peak is above 1
+        slow = k.get("served", 1.0)
+        math = k["math"] * e.get("math", 1.0) * own["math"] / slow
+        memory = e.get("memory", 1.0) * own["memory"] / slow
+        most = 1.0 if cut else float("inf")
         return OpRate(
-            flops_per_s=peak * min(k["math"] * e["math"] * own["math"], 1.0),
-            read_bytes_per_s=hbm * min(k["read"] * memory, 1.0),
-            input_bytes_per_s=hbm * min(k.get("input", k["read"]) * memory, 1.0),
-            write_bytes_per_s=hbm * min(k["write"] * memory, 1.0),
-            t0_s=k["t0_s"] * e["floor"] * own["floor"],
+            flops_per_s=peak * min(math, most),
+            read_bytes_per_s=hbm * min(k["read"] * memory, most),
+            input_bytes_per_s=hbm * min(k.get("input", k["read"]) * memory, most),
+            write_bytes_per_s=hbm * min(k.get("write", k["read"]) * memory, most),
+            t0_s=k["t0_s"] * e.get("floor", 1.0) * own["floor"] * slow,
             chain_s=k.get("chain_s", 0.0),
             overlap=k["overlap"],
         )
@@ -374,9 +389,9 @@ def resolve(
     out = hardware.scaleout_bytes_per_s
 
     def link(kind: str) -> Link:
-        k = e["links"].get(kind) or e["links"]["reduce"]
+        k = {**e["links"]["reduce"], **(e["links"].get(kind) or {})}
         own = {**FACTORS, **((e.get("factors") or {}).get(f"{kind}_link") or {})}
-        floor = e["floor_link"] * own["floor"]
+        floor = e.get("floor_link", 1.0) * own["floor"]
         return Link(
             bytes_per_s=(NAN if up is None else float(up)) * min(k["share"] * own["share"], 1.0),
             t0_s=k["t0_s"] * floor,

@@ -52,6 +52,10 @@ FORMAT_MATH: dict[str, str | None] = {
     "int4": None,
 }
 
+# Of the prefill work that stands between decode steps, as a multiple of the prompts' own prefill time: mixed steps cost
+# more than both parts alone, but hardly twice as much. A setting and the calibration keep to it alike.
+PHI_MOST = 2.0
+
 
 def figure(unit: str, doc: str, default: Any = None) -> Any:
     """A field with its unit and meaning, `None` where the record leaves it open."""

@@ -942,4 +942,7 @@ def bands(space: Space, rows: np.ndarray, *, pools: bool = False) -> dict[str, n
     )  # [machine, drafted, factor]
     drafted = (np.asarray(space.model.n_draft) > 0).astype(np.int64)[i_model]
     found = table[i_machine, drafted]
+    experts = (np.asarray(space.model.n_experts) > 0).astype(np.int64)[i_model]
+    launch_s = np.array([m.band.launch_s for m in space.machines])[i_machine, experts]
+    found[:, FACTORS.index("ttft_band_add_s")] += launch_s * np.asarray(space.model.n_layers)[i_model]
     return {name: found[:, i] for i, name in enumerate(FACTORS)}

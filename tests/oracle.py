@@ -469,7 +469,8 @@ class Point:
         A weight format may have constants on top: its own where the unit multiplies it, else those of weight-only GEMMs.
         """
         own = self.eff["kernels"][kind]
-        flat = {k: v for k, v in own.items() if not isinstance(v, dict)} | own.get(unit, {})
+        of_unit = own.get("fp8", {}) if unit == "int8" and "int8" not in own else own.get(unit, {})
+        flat = {"chain_s": 0.0} | {k: v for k, v in own.items() if not isinstance(v, dict)} | of_unit
         if weights is not None:
             flat |= (
                 own.get(weights, {})
@@ -478,10 +479,12 @@ class Point:
             )
         raw = self.eff.get("factors", {}).get(kind, {})
         own_factors = {k: v for k, v in raw.items() if not isinstance(v, dict)} | raw.get(unit, {})
-        flat["math"] = min(1.0, flat["math"] * self.eff["math"] * own_factors.get("math", 1.0))
+        served = flat.get("served", 1.0)  # so many times longer inside a service than timed alone
+        flat["math"] = min(1.0, flat["math"] / served * self.eff.get("math", 1.0) * own_factors.get("math", 1.0))
+        flat = {"write": flat["read"], "input": flat["read"]} | flat
         for moved in ("read", "write", "input"):
-            flat[moved] = min(1.0, flat[moved] * self.eff["memory"] * own_factors.get("memory", 1.0))
-        flat["t0_s"] *= self.eff["floor"] * own_factors.get("floor", 1.0)
+            flat[moved] = min(1.0, flat[moved] / served * self.eff.get("memory", 1.0) * own_factors.get("memory", 1.0))
+        flat["t0_s"] *= served * self.eff.get("floor", 1.0) * own_factors.get("floor", 1.0)
         return dict(flat)
 
     def attention_peak(self) -> float:
@@ -514,7 +517,7 @@ class Point:
         """Constants of the link that a collective uses."""
         kind = LINK_OF.get(op, "reduce")
         own = self.eff.get("factors", {}).get(f"{kind}_link", {})
-        constants = dict(self.eff["links"][kind])
+        constants = self.eff["links"]["reduce"] | self.eff["links"].get(kind, {})
         constants["share"] = min(1.0, constants["share"] * own.get("share", 1.0))
         for name in ("t0_s", "t0_rank_s", "one_shot_s", "one_shot_rank_s"):
             if name in constants:
@@ -659,7 +662,7 @@ class Point:
         """A collective of `m` bytes over `n` GPUs (section 5); None for a group of one."""
         if n <= 1:
             return None
-        wire, slow = self.wire(op), self.eff["floor_link"]
+        wire, slow = self.wire(op), self.eff.get("floor_link", 1.0)
         n_in = max(1.0, min(n, self.domain / stride))
         n_out = n / n_in
         sent_in = sent_out = 0.0
@@ -714,7 +717,7 @@ class Point:
         op, wire = "pipeline_hop", self.wire("pipeline_hop")
         inside = self.gpus <= self.domain
         bw = self.link_bw(op) if inside else self.scaleout_bw(op)
-        latency = wire["t0_s"] * self.eff["floor_link"] + (0.0 if inside else wire["scaleout_t0_s"])
+        latency = wire["t0_s"] * self.eff.get("floor_link", 1.0) + (0.0 if inside else wire["scaleout_t0_s"])
         return self.sent(op, self.pp - 1.0, m, m / bw, latency)
 
     # --- layers

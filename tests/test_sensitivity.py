@@ -92,7 +92,7 @@ def test_slopes_of_latencies_are_those_of_finite_differences(
     wide: tuple[Study, Sensitivity], key: str, changes: tuple[str, ...]
 ) -> None:
     study, found = wide
-    own = study.efficiency
+    own = {"floor": 1.0, **study.efficiency}
 
     def at(factor: float) -> dict[str, Any]:
         # the generation's own floor multiplies too: change it where it stands

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from sweep.calibration import bands
-from sweep.calibration.operators import in_order
+from sweep.calibration.operators import in_order, paying
 from sweep.calibration.predict import (
-    KERNEL_KNOBS,
     Knobs,
     Predicted,
     Presets,
@@ -36,13 +35,14 @@ from sweep.calibration.rows import Catalogue, Measured, Row, Unanswered, to_poin
 from sweep.calibration.score import doubt, ranking, rate_of, score, tpot_of, ttft_of
 from sweep.config import Library, as_record
 from sweep.cost.serving import decode_steps
-from sweep.machine import math_unit, relative_of
-from sweep.point import FORMAT_MATH
+from sweep.machine import kernel_constants, math_unit, relative_of
+from sweep.point import FORMAT_MATH, PHI_MOST
 
 SCALE = 0.15  # log error beyond which a row counts by its size instead of its square
-PRIOR = 0.25  # weight of a prior against rows; chosen between 4 and 0.06 on held-out models and chips
+PRIOR = 0.25  # weight of a prior against rows; chosen between 1 and 0.1 on held-out models and chips
 STEPS = 8
 NUDGE = 0.02  # of a knob, for its finite difference
+WORTH = 0.02  # a deviation of an architecture or a format stays where the loss would grow by this share without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,38 +50,28 @@ class Constant:
     """One fitted constant: a knob on the rows of one group, on a log scale (0: as the preset has it)."""
 
     knob: str
-    group: str  # all, or a generation; in the serving stage a framework, a kind of pool, a way of serving
+    group: str  # all, an architecture, a format of experts; in the serving stage a framework, a pool, a way of serving
     sigma: float  # of its prior
     mean: float = 0.0  # around which the prior lies
 
     @property
     def name(self) -> str:
-        """`memory`, `memory/hopper`."""
+        """`layer`, `floor/blackwell`."""
         return self.knob if self.group == "all" else f"{self.knob}/{self.group}"
 
 
-# Standard deviation of the prior of each knob, common to all rows, and of its deviation per chip generation. A residual
-# per chip was tried too: within 2 %, and nothing that another chip could use.
-PRIORS: dict[str, tuple[float, float | None]] = {
-    "math": (0.10, 0.10),
-    "memory": (0.10, 0.15),
-    "floor": (0.40, 0.30),
-    "floor_link": (0.30, None),
-    "link": (0.20, None),
-    "experts": (0.15, None),
-    "attention": (0.15, None),
-    "layer": (0.60, None),
-    "host": (0.60, None),
-    "request": (0.60, None),
-    "exchange": (0.60, None),
-    "phi": (0.20, None),
-    "acceptance": (0.40, None),
-}
+# Standard deviations of priors, log scale. Common to all rows is what no kernel accounts for. Common multipliers of
+# kernels and links were tried and dropped (operator timings say enough: held-out errors were 0.1 to 0.7 points higher
+# with them), and so were deviations by framework, chip and date.
+COMMON = {"layer": 0.6, "host": 0.6, "request": 0.6, "exchange": 0.6, "phi": 0.2, "acceptance": 0.4}
+# Of an architecture (Blackwell and Blackwell Ultra are one), and of the experts in one format: candidates, see `WORTH`.
+ARCHITECTURE = {"memory": 0.15, "floor": 0.8}
+EXPERTS = 0.3
 # Frameworks start dispatch and combine 3 to 8 times slower than the kernels that the link's constants are fitted to
 # (aiconfigurator-core 0.12.0, tables of all-to-all inside TensorRT-LLM, SGLang and vLLM beside DeepEP's own).
 MEANS = {"exchange": 0.7}
-EXPERTS_OWN = 0.10  # of the experts in one format around the experts in all of them
 ADDED = ("acceptance",)  # knobs that add instead of multiplying: log odds
+MOST = {"phi": PHI_MOST}  # of a knob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,23 +134,25 @@ def expert_format(point: Measured, catalogue: Catalogue) -> str:
     return f"{weights}_{unit}"
 
 
+def architecture(generation: str) -> str:
+    """`blackwell` of Blackwell and Blackwell Ultra."""
+    return generation.partition("_")[0]
+
+
 def constants(s: Sample) -> list[Constant]:
-    """What is fitted on a sample: common knobs, and deviations of the chip generations that occur."""
-    out: list[Constant] = []
-    for knob, (common, generation) in PRIORS.items():
-        out.append(Constant(knob=knob, group="all", sigma=common, mean=MEANS.get(knob, 0.0)))
-        if generation:
-            out += [Constant(knob=knob, group=g, sigma=generation) for g in sorted(set(s.generation))]
-    out += [Constant(knob="experts", group=f, sigma=EXPERTS_OWN) for f in sorted(set(s.experts) - {""})]
-    return out
+    """What may be fitted on a sample: common knobs, and deviations of the architectures and formats that occur."""
+    out = [Constant(knob=knob, group="all", sigma=sigma, mean=MEANS.get(knob, 0.0)) for knob, sigma in COMMON.items()]
+    for knob, sigma in ARCHITECTURE.items():
+        out += [Constant(knob=knob, group=a, sigma=sigma) for a in sorted({architecture(g) for g in s.generation})]
+    return out + [Constant(knob="experts", group=f, sigma=EXPERTS) for f in sorted(set(s.experts) - {""})]
 
 
 def design(s: Sample, fitted: Sequence[Constant]) -> np.ndarray:
     """Which rows each constant acts on [rows, constants]."""
-    generations, experts = np.array(s.generation), np.array(s.experts)
+    architectures, experts = np.array([architecture(g) for g in s.generation]), np.array(s.experts)
     columns = []
     for c in fitted:
-        own = experts == c.group if c.knob == "experts" else generations == c.group
+        own = experts == c.group if c.knob == "experts" else architectures == c.group
         columns.append(np.ones(len(s), dtype=bool) if c.group == "all" else own)
     return np.array(columns, dtype=np.float64).T.reshape(len(s), len(fitted))
 
@@ -171,7 +163,8 @@ def knobs_of(s: Sample, fitted: Sequence[Constant], acts: np.ndarray, theta: np.
     for knob in {c.knob for c in fitted}:
         at = [j for j, c in enumerate(fitted) if c.knob == knob]
         shift = acts[:, at] @ theta[at]
-        values[knob] = values[knob] + shift if knob in ADDED else values[knob] * np.exp(shift)
+        moved = values[knob] + shift if knob in ADDED else values[knob] * np.exp(shift)
+        values[knob] = np.minimum(moved, MOST.get(knob, np.inf))
     return Knobs(**values)
 
 
@@ -199,11 +192,15 @@ def slopes(
     return log_now, jacobian, now
 
 
-# What serving adds: fitted on throughput and the time to the first token, the step itself held.
-SERVING = {"pool": 0.5, "bunching": 0.7, "first": 0.5, "first_s": 1.0}  # standard deviations of the priors, log scale
-SERVING_OWN = 0.4  # of a framework around what all have in common
+# What serving adds: fitted on throughput and the time to the first token, the step itself held. Standard deviations of
+# the priors, log scale.
+SERVING = {"pool": 0.5, "bunching": 0.7, "first": 0.5, "first_s": 1.0, "launch": 1.0}
+LAUNCH_EXPERTS = 0.5  # of a layer with experts over one without
+SERVING_PRIOR = 0.01  # weight of these priors: light rows, which alone tell most of them, are few
+POOL_OWN = 0.4  # of a framework's prefill pools around those of all
+FRAMEWORK_OWN = 0.1  # of its frontend and launches: more learns which models it was measured with
 RATE_WEIGHT, RATE_SCALE = 1.0, 0.15
-TTFT_WEIGHT, TTFT_SCALE = 0.2, 0.4
+TTFT_WEIGHT, TTFT_SCALE = 0.05, 0.4
 LIGHT_WEIGHT, LIGHT_SCALE = 1.0, 0.2  # of rows with few requests in flight, whose first token is not queueing
 LIGHT = 4
 STARVED = 0.9  # of the requests that could run: decode workers with fewer wait for the prefill pool
@@ -218,14 +215,17 @@ def serving_constants(s: Sample) -> tuple[list[Constant], np.ndarray]:
     for kind in ("tensor", "grouped"):
         out.append((Constant(knob="pool", group=kind, sigma=SERVING["pool"]), split & (kinds == kind)))
     for name in sorted(set(pools[split])):
-        out.append((Constant(knob="pool", group=str(name), sigma=SERVING_OWN), split & (pools == name)))
-    for way, rows in (("aggregated", ~split), ("disaggregated", split)):
-        out.append((Constant(knob="bunching", group=way, sigma=SERVING["bunching"]), rows))
+        out.append((Constant(knob="pool", group=str(name), sigma=POOL_OWN), split & (pools == name)))
     out.append((Constant(knob="first_s", group="disaggregated", sigma=SERVING["first_s"]), split))
-    for knob in ("first", "first_s"):
-        out.append((Constant(knob=knob, group="all", sigma=SERVING[knob]), np.ones(len(s), dtype=bool)))
-        for name in sorted(set(own)):
-            out.append((Constant(knob=knob, group=str(name), sigma=SERVING_OWN), own == name))
+    everybody = np.ones(len(s), dtype=bool)
+    for knob in ("bunching", "first", "first_s", "launch"):
+        out.append((Constant(knob=knob, group="all", sigma=SERVING[knob]), everybody))
+    out.append(
+        (Constant(knob="launch", group="experts", sigma=LAUNCH_EXPERTS), np.array([p.experts for p in s.points]))
+    )
+    heard = own[np.isfinite(s.log_ttft)]
+    for knob in ("first_s", "launch"):  # what differs between frameworks
+        out += [(Constant(knob=knob, group=str(f), sigma=FRAMEWORK_OWN), own == f) for f in sorted(set(heard))]
     return [c for c, _ in out], np.array([m for _, m in out], dtype=np.float64).T
 
 
@@ -236,7 +236,7 @@ def solve_serving(
     *,
     start: np.ndarray | None = None,
     steps: int = 5,
-    prior: float = PRIOR,
+    prior: float = SERVING_PRIOR,
 ) -> tuple[list[Constant], np.ndarray, Knobs]:
     """What serving adds, fitted on throughput and first token: constants, their values, each row's knobs."""
     fitted, acts = serving_constants(s)
@@ -264,7 +264,7 @@ def solve_serving(
         known = np.isfinite(residual)
         jacobian = np.zeros((2 * n, len(fitted)))
         # a frontend's own time shows in rows with nobody else there, and queueing in all the others
-        alone = {"first": np.tile(light, 2), "first_s": np.tile(light, 2)}
+        alone = dict.fromkeys(("first", "first_s", "launch"), np.tile(light, 2))
         for knob in SERVING:
             slope = (answers(knobs_at(theta, knob)) - residual) / NUDGE
             for j, c in enumerate(fitted):
@@ -290,6 +290,8 @@ class Fit:
     sigma: np.ndarray  # one standard deviation of each, from the curvature at the end
     predicted: Predicted
     log_error: np.ndarray  # predicted over measured, of all rows of the sample
+    jacobian: np.ndarray  # of residuals and priors by the constants at the end [rows + constants, constants]
+    residual: np.ndarray  # these themselves: the loss is half the sum of their squares
 
     def value(self, name: str) -> float:
         """A constant by name, 0 where it is not among those fitted."""
@@ -318,7 +320,6 @@ def solve(
     mean = np.array([c.mean for c in fitted])
     theta = mean if start is None else start.copy()
     pull = prior / np.array([c.sigma for c in fitted]) ** 2
-    hessian = np.diag(pull)
     for _ in range(steps):
         log_now, jacobian, _now = slopes(s, fitted, acts, theta)
         residual = log_now - s.log_tpot
@@ -333,7 +334,18 @@ def solve(
     error = np.log(predicted.tpot_s) - s.log_tpot
     spread = np.median(np.abs(error[keep])) * 1.4826
     sigma = spread * np.sqrt(np.diag(np.linalg.inv(hessian)))
-    return Fit(constants=tuple(fitted), theta=theta, sigma=sigma, predicted=predicted, log_error=error)
+    z, root = residual / SCALE, np.where(keep, np.sqrt(s.weight), 0.0)
+    size = np.sqrt(2.0 * (np.sqrt(1.0 + z * z) - 1.0))
+    per = np.where(size > 1e-9, np.abs(z) / np.sqrt(1.0 + z * z) / np.where(size > 1e-9, size, 1.0), 1.0)
+    return Fit(
+        constants=tuple(fitted),
+        theta=theta,
+        sigma=sigma,
+        predicted=predicted,
+        log_error=error,
+        jacobian=np.concatenate([(root * per)[:, None] * jacobian, np.diag(np.sqrt(pull))]),
+        residual=np.concatenate([root * SCALE * np.sign(z) * size, np.sqrt(pull) * (theta - mean)]),
+    )
 
 
 # --- both stages -------------------------------------------------------------------------------------------------
@@ -350,6 +362,7 @@ class Calibrated:
     serving_theta: np.ndarray
     knobs: Knobs
     predicted: Predicted
+    generations: tuple[str, ...]  # that the rows come from
 
     def log_error(self, s: Sample) -> np.ndarray:
         """Predicted over measured time per token, log, of all rows."""
@@ -368,27 +381,25 @@ def calibrate_rows(
         start: a fit to start from; one round of fewer steps is enough then.
     """
     fitted = constants(s) if start is None else list(start.step)
-    acts = design(s, fitted)
     theta = np.array([c.mean for c in fitted]) if start is None else start.step_theta
     serving_theta = None if start is None else start.serving_theta
     current = s.knobs if start is None else start.knobs
-    for _ in range(rounds):
-        base = knobs_of(s, fitted, acts, theta)
-        if start is None or _ > 0 or rounds == 1:
+    for turn_of in range(rounds):
+        base = knobs_of(s, fitted, design(s, fitted), theta)
+        if start is None or turn_of > 0 or rounds == 1:
             serving, serving_theta, current = solve_serving(
-                s, base, keep, start=serving_theta, steps=4 if start is None else 1, prior=prior
+                s, base, keep, start=serving_theta, steps=6 if start is None else 3
             )
         own = {k: getattr(current, k) for k in SERVING}
-        fit = solve(
-            dataclasses.replace(s, knobs=dataclasses.replace(s.knobs, **own)),
-            fitted,
-            keep,
-            start=theta,
-            steps=5 if start is None else 2,
-            prior=prior,
-        )
+        settled = dataclasses.replace(s, knobs=dataclasses.replace(s.knobs, **own))
+        fit = solve(settled, fitted, keep, start=theta, steps=5 if start is None else 3, prior=prior)
+        if start is None and turn_of == 0:
+            free, means = [c.group == "all" for c in fitted], [c.mean for c in fitted]
+            stays = paying(fit.theta, means, fit.jacobian, fit.residual, free, WORTH)
+            fitted = [c for c, stay in zip(fitted, stays, strict=True) if stay]
+            fit = solve(settled, fitted, keep, start=fit.theta[stays], steps=5, prior=prior)
         theta = fit.theta
-    knobs = dataclasses.replace(knobs_of(s, fitted, acts, theta), **own)
+    knobs = dataclasses.replace(knobs_of(s, fitted, design(s, fitted), theta), **own)
     assert serving_theta is not None
     return Calibrated(
         step=tuple(fitted),
@@ -398,6 +409,7 @@ def calibrate_rows(
         serving_theta=serving_theta,
         knobs=knobs,
         predicted=fit.predicted,
+        generations=tuple(sorted(set(s.generation))),
     )
 
 
@@ -464,16 +476,6 @@ def split_groups(s: Sample) -> dict[str, list[str]]:
 
 # --- into a preset -----------------------------------------------------------------------------------------------
 
-_RATES = ("math", "read", "input", "write")
-
-
-def _scaled(node: Mapping[str, Any], factor: Mapping[str, float]) -> dict[str, Any]:
-    """A mapping with its numbers multiplied by key, nested mappings alike."""
-    return {
-        k: _scaled(v, factor) if isinstance(v, Mapping) else (v * factor[k] if k in factor else v)
-        for k, v in node.items()
-    }
-
 
 def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A preset with the fitted constants in it: it predicts what the knobs did.
@@ -487,41 +489,44 @@ def turn(efficiency: Mapping[str, Any], fit: Calibrated, band: Mapping[str, Any]
     theta = {(c.knob, c.group): float(t) for c, t in zip(fit.step, fit.step_theta, strict=True)}
 
     def grown(knob: str, group: str = "all") -> float:
-        return math.exp(theta.get((knob, "all"), 0.0) + (theta.get((knob, group), 0.0) if group != "all" else 0.0))
+        return math.exp(theta.get((knob, group), 0.0))
 
-    generations = {g for k, g in theta if g != "all" and k != "experts"} | set(e.get("generations") or {})
-    for g in sorted(generations):
-        own = e.setdefault("generations", {}).setdefault(g, {})
-        for knob in ("math", "memory"):
-            own[knob] = own.get(knob, e[knob]) / grown(knob, g)
-        own["floor"] = own.get("floor", e["floor"]) * grown("floor", g)
-    e["math"], e["memory"] = e["math"] / grown("math"), e["memory"] / grown("memory")
-    e["floor"], e["floor_link"] = e["floor"] * grown("floor"), e["floor_link"] * grown("floor_link")
-    formats = {g: grown(k, g) / grown(k) for k, g in theta if k == "experts" and g != "all"}
-    entries = dict(e["kernels"]["experts"])
-    for name, own in formats.items():
-        pair = name not in FORMAT_MATH and name != "fp4"
-        unit = name.rpartition("_")[2] if pair else str(FORMAT_MATH.get(name) or name)
-        parts = (unit, "weight_only", name) if pair else (unit, name)
-        before = {k: v for k, v in entries.items() if not isinstance(v, Mapping)}
-        for part in parts:
-            before.update(entries.get(part) or {})
-        slower = {**dict.fromkeys(_RATES, 1.0 / own), "t0_s": own}
-        e["kernels"]["experts"][name] = _scaled(before, slower)
-    for kind, knob in KERNEL_KNOBS.items():
-        factor = {**dict.fromkeys(_RATES, 1.0 / grown(knob)), "t0_s": grown(knob)}
-        e["kernels"][kind] = _scaled(e["kernels"][kind], factor)
-        for own in e["generations"].values():
-            if kind in own.get("kernels", {}):
-                own["kernels"][kind] = _scaled(own["kernels"][kind], factor)
-    share = 1.0 / grown("link")
-    e["links"] = _scaled(e["links"], {"share": share, "scaleout_share": share})
-    starts = dict.fromkeys(("t0_s", "t0_rank_s", "one_shot_s", "one_shot_rank_s"), grown("exchange"))
-    e["links"]["experts"] = _scaled(e["links"]["experts"], starts)
+    known = e.setdefault("generations", {})
+    for g in fit.generations:
+        known[g] = known.get(g) or {}
+    for g, own in known.items():
+        if ("memory", architecture(g)) in theta:
+            own["memory"] = own.get("memory", e.get("memory", 1.0)) / grown("memory", architecture(g))
+        if ("floor", architecture(g)) in theta:
+            own["floor"] = own.get("floor", e.get("floor", 1.0)) * grown("floor", architecture(g))
+    experts = e["kernels"]["experts"]
+    slower = sorted(g for k, g in theta if k == "experts")
+    named = dict.fromkeys([*_formats(experts), *slower])
+    before = {f: kernel_constants(experts, *_unit(f)).get("served", 1.0) for f in named}
+    for f in slower:  # the constants of a unit reach all formats that it multiplies
+        experts.setdefault(f, {})["served"] = before[f] * grown("experts", f)
+        for other in _formats(experts):
+            if other not in slower and _unit(other)[0] == f:
+                experts[other]["served"] = before[other]
+    link = e["links"]["experts"]
+    e["links"]["experts"] = {**link, "t0_s": link["t0_s"] * grown("exchange")}
     e["layer_s"], e["host_s"] = e["layer_s"] * grown("layer"), e["host_s"] * grown("host")
     e["request_s"] = e["request_s"] * grown("request")
     e["serving"] = _serving(efficiency, fit, grown("phi"), theta.get(("acceptance", "all"), 0.0), band)
     return e
+
+
+def _formats(experts: Mapping[str, Any]) -> list[str]:
+    """Formats that have constants of their own."""
+    return [f for f, own in experts.items() if isinstance(own, Mapping) and f != "weight_only"]
+
+
+def _unit(name: str) -> tuple[str, str]:
+    """Math unit and weight format of an entry of the experts: `fp4`, `fp8_block`, `mxfp4_fp8`."""
+    if name in FORMAT_MATH:
+        return str(FORMAT_MATH[name]), name
+    weights, _, unit = name.rpartition("_")
+    return (unit, weights) if weights else (name, name)
 
 
 def _serving(
@@ -535,27 +540,30 @@ def _serving(
         return ratio / (1.0 + ratio)
 
     out: dict[str, Any] = {
-        "phi": before.phi * phi,
-        "acceptance": {k: accepted(v) for k, v in before.acceptance.items()},
+        "phi": min(before.phi * phi, PHI_MOST),
+        "acceptance": accepted(before.acceptance),
         "pool": {},
         "handoff": before.handoff * math.exp(theta.get(("first_s", "disaggregated"), 0.0)),
-        "bunching": {k: v * math.exp(theta.get(("bunching", k), 0.0)) for k, v in before.bunching.items()},
-        "first": {},
+        "bunching": before.bunching * math.exp(theta.get(("bunching", "all"), 0.0)),
+        "first": before.first * math.exp(theta.get(("first", "all"), 0.0)),
         "first_s": {},
+        "launch_s": {},
     }
     for kind in ("tensor", "grouped"):
         out["pool"][kind] = before.pool[kind] * math.exp(theta.get(("pool", kind), 0.0))
     for (knob, name), value in theta.items():
-        if knob == "pool" and name not in before.bunching and "_" in name:
+        if knob == "pool" and "_" in name:
             kind = name.rpartition("_")[2]
             own = before.pool.get(name, before.pool[kind])
             out["pool"][name] = own * math.exp(theta.get(("pool", kind), 0.0) + value)
-    for knob, first in (("first", before.first), ("first_s", before.first_s)):
+    for knob, key, at in (("first_s", "first_s", before.first_s), ("launch", "launch_s", before.launch_s)):
         common = theta.get((knob, "all"), 0.0)
-        out[knob]["default"] = first["default"] * math.exp(common)
+        out[key]["default"] = at["default"] * math.exp(common)
         for (k, name), value in theta.items():
-            if k == knob and name not in ("all", "disaggregated"):
-                out[knob][name] = first.get(name, first["default"]) * math.exp(common + value)
+            if k == knob and name == "experts":
+                out[key][name] = at[name] * math.exp(value)
+            elif k == knob and name not in ("all", "disaggregated"):
+                out[key][name] = at.get(name, at["default"]) * math.exp(common + value)
     return out if band is None else {**out, "band": bands.structured(band)}
 
 
@@ -576,9 +584,9 @@ def residuals(
 ) -> bands.Residuals:
     """How far held-out predictions lie from what was measured, for each metric with a band of its own.
 
-    `first` is what a sweep can say of a first token: its prefill and a frontend common to all frameworks, of rows that
-    nobody queues in. `prefill` compares the prompts that a pool takes in, where it is the bottleneck, with one prompt
-    at a time.
+    `first` is what a sweep can say of a first token: its prefill, and a frontend and launches common to all
+    frameworks, of rows that nobody queues in. `prefill` compares the prompts that a pool takes in, where it is the
+    bottleneck, with one prompt at a time.
     """
     split = np.array([p.disaggregated for p in s.points])
     load = np.array([p.concurrency for p in s.points])
@@ -587,10 +595,12 @@ def residuals(
     per_gpu = np.array([p.gpus / p.osl for p in s.points])
     steps = decode_steps(np.array([p.osl for p in s.points]))
     frontend = serving.first_s["default"] * np.where(split, serving.handoff, 1.0)
+    experts = np.where([p.experts for p in s.points], serving.launch_s["experts"], 1.0)
+    frontend = frontend + serving.launch_s["default"] * experts * np.asarray(s.table.row.model.n_layers)
 
     def logs(p: Predicted) -> dict[str, np.ndarray]:
         with np.errstate(divide="ignore", invalid="ignore"):
-            first = s.log_ttft - np.log(serving.first["default"] * p.prefill_s + frontend)
+            first = s.log_ttft - np.log(serving.first * p.prefill_s + frontend)
             pool = s.log_rate + np.log(per_gpu * p.prefill_s / prompts)
             starved = split & (p.batch < STARVED * np.minimum(each, p.max_batch))
             return {

@@ -1,8 +1,8 @@
 """Constants of kernels and links from measured ones: what the `measured` preset says before end-to-end rows are seen.
 
 The prediction is the sweep's own cost model, on a table of kernels instead of a grid. Each kind of kernel is fitted
-alone: constants per math format that all chips share, and a few factors per chip generation, which are held near 1
-and dropped where they stay within `KEEP` of it. Three quarters of the shapes are fitted (`tables.held_out`), the rest
+alone: constants that all chips share, and those factors per chip generation without which the fit would be clearly
+worse (`paying`). Three quarters of the shapes are fitted (`tables.held_out`), the rest
 is only scored.
 
 A table holds several libraries per kernel, some of them broken or not what a serving stack would choose. A first fit
@@ -42,7 +42,7 @@ Path = tuple[str, ...]
 
 SCALE = 0.15  # residual of the log from which on a row counts less than its square
 SLOWER = 0.04  # log: a library this much slower than the fastest is not the one that a tuned serving stack runs
-KEEP = 0.05  # log: a factor closer to 1 than this is dropped
+WORTH = 0.1  # a factor of a generation stays where the loss of its kind of kernel would grow by this share without it
 FACTOR_SIGMA = 0.2  # prior of the log of a factor
 LEAST_ROWS = 16  # of a library on a generation, to be compared
 
@@ -322,68 +322,60 @@ def _l(*names: str) -> Path:
 
 
 def common_params(group: str, formats: Iterable[str]) -> list[Param]:
-    """Constants that all chips share."""
+    """Constants that all chips share: one set per kind of kernel, and per format what timings need beside it.
+
+    What is not here is tied: inputs and outputs move at the rate of weights where nothing else is said (`resolve`; the
+    outputs of a GEMM do not, and show where the inner dimension is short), formats take what they lack from the kind,
+    an int8 unit from the fp8 one, links from the all-reduce's. Sets with every constant of their own per format were
+    tried: 1.4 points better on GEMMs of fp4, nothing on the others.
+    """
     formats = set(formats)
     if group == "gemm":
-        out = []
-        starts = {"bf16": (0.8, 0.8, 3e-6), "fp8": (0.7, 0.055, 5.4e-6), "fp4": (0.36, 0.06, 7e-6)}
-        for unit in ("bf16", "fp8", "fp4"):
-            if unit not in formats:
-                continue
-            at: Path = ("gemm",) if unit == "bf16" else ("gemm", unit)
-            math, inputs, floor = starts[unit]
-            out += [
-                _share(_k(*at, "math"), start=math),
-                _share(_k(*at, "read"), _k(*at, "write"), start=0.85),
-                _share(_k(*at, "input"), start=inputs, low=0.01),
-                _time(_k(*at, "t0_s"), start=floor),
-                _time(_k(*at, "chain_s"), start=0.65e-9),
-                _overlap(_k(*at, "overlap")),
-            ]
-        extra = {"fp8_block": (0.68, 0.13, 5.1e-6), "int8": (0.7, 0.1, 12e-6), "weight_only": (0.78, 0.5, 12e-6)}
-        for name, (math, inputs, floor) in extra.items():
-            if name in formats:
+        out = [
+            _share(_k("gemm", "math"), start=0.8),
+            _share(_k("gemm", "read"), start=0.85, high=0.98),
+            _share(_k("gemm", "write"), start=0.85),
+            _time(_k("gemm", "t0_s"), start=3e-6),
+            _time(_k("gemm", "chain_s"), start=0.65e-9),
+            _overlap(_k("gemm", "overlap")),
+        ]
+        # rate of the narrow unit, the pass that quantizes inputs, its start
+        starts = {"fp8": (0.7, 0.06, 5.4e-6), "fp4": (0.4, 0.1, 4.5e-6)}
+        for unit, (math, inputs, floor) in starts.items():
+            if unit in formats:
                 out += [
-                    _share(_k("gemm", name, "math"), start=math),
-                    _share(_k("gemm", name, "input"), start=inputs, low=0.01),
-                    _time(_k("gemm", name, "t0_s"), start=floor),
+                    _share(_k("gemm", unit, "math"), start=math),
+                    _share(_k("gemm", unit, "input"), start=inputs, low=0.01),
+                    _time(_k("gemm", unit, "t0_s"), start=floor),
                 ]
+        for name, inputs in {"fp8_block": 0.16, "weight_only": 0.11}.items():
+            if name in formats:
+                out.append(_share(_k("gemm", name, "input"), start=inputs, low=0.01))
         return out
     if group == "experts":
-        out = [_time(_k("experts", "chain_s"), start=0.6e-9)]
-        known = (
-            "bf16",
-            "fp8",
-            "fp8_block",
-            "fp4",
-            "int8",
-            *sorted(f for f in formats if f.endswith(("_bf16", "_fp8"))),
-        )
-        for name in known:
+        out = [
+            _share(_k("experts", "math"), start=0.5),
+            _share(_k("experts", "read"), start=0.85),
+            _share(_k("experts", "input"), start=0.075, low=0.005),
+            _time(_k("experts", "t0_s"), start=11e-6),
+        ]
+        pairs = sorted(f for f in formats if f.endswith(("_bf16", "_fp8")))
+        for name in ("fp8", "fp8_block", "fp4", *pairs):
             if name in formats:
-                at = ("experts",) if name == "bf16" else ("experts", name)
-                out += [
-                    _share(_k(*at, "math"), start=0.35),
-                    _share(_k(*at, "read"), _k(*at, "write"), start=0.85),
-                    _share(_k(*at, "input"), start=0.08, low=0.005),
-                    _time(_k(*at, "t0_s"), start=11e-6),
-                    _overlap(_k(*at, "overlap"), start=0.5),
-                ]
+                out.append(_share(_k("experts", name, "math"), start=0.25))
+                if name.endswith("_bf16"):  # the widening of weights shows in their rate
+                    out.append(_share(_k("experts", name, "read"), start=0.6))
         return out
     if group == "attention":
-        at = _k("attention")
-        out = [
-            _share(*((*at, n) for n in ("read", "write", "input")), start=0.85),
-            _share((*at, "math"), start=0.3),
-            _time((*at, "t0_s"), start=11e-6),
+        return [
+            _share(_k("attention", "read"), start=0.85),
+            _share(_k("attention", "math"), start=0.3),
+            _time(_k("attention", "t0_s"), start=11e-6),
         ]
-        if "fp8" in formats:
-            out.append(_share(*((*at, "fp8", n) for n in ("read", "write", "input")), start=0.8))
-        return out
     if group == "mla":
         at = _k("mla")
         out = [
-            _share(*((*at, n) for n in ("read", "write", "input")), start=0.72),
+            _share((*at, "read"), start=0.72),
             _share((*at, "math"), start=0.55),
             _time((*at, "t0_s"), start=12.5e-6),
             _time((*at, "chain_s"), start=0.16e-9),
@@ -405,21 +397,22 @@ def common_params(group: str, formats: Iterable[str]) -> list[Param]:
     if group == "reduce":
         return [
             _share(_l("reduce", "share"), start=0.7),
-            _time(_l("reduce", "t0_s"), start=3e-6),
-            _time(_l("reduce", "t0_rank_s"), start=0.35e-6),
-            _time(_l("reduce", "one_shot_s"), start=2e-6),
+            _time(_l("reduce", "t0_s"), start=4e-6),
+            _time(_l("reduce", "t0_rank_s"), start=0.25e-6),
+            _time(_l("reduce", "one_shot_s"), start=2.5e-6),
             _time(_l("reduce", "one_shot_rank_s"), start=0.15e-6),
         ]
-    if group in ("gather", "exchange"):
+    if group == "gather":
         return [
-            _share(_l(group, "share"), start=0.75),
-            _time(_l(group, "t0_s"), start=4e-6),
-            _time(_l(group, "t0_rank_s"), start=0.8e-6),
+            _share(_l("gather", "share"), start=0.5),
+            _time(_l("gather", "t0_s"), start=6e-6),
+            _time(_l("gather", "t0_rank_s"), start=1e-6),
         ]
+    if group == "exchange":
+        return [_share(_l("exchange", "share"), start=0.5), _time(_l("exchange", "t0_s"), start=10e-6)]
     return [
         _share(_l("experts", "share"), start=0.5),
         _time(_l("experts", "t0_s"), start=15e-6),
-        _time(_l("experts", "t0_rank_s"), start=0.2e-6),
         _share(_l("experts", "scaleout_share"), start=0.8),
         _time(_l("experts", "scaleout_t0_s"), start=9e-6),
     ]
@@ -434,8 +427,9 @@ FACTORS_OF: dict[str, tuple[tuple[str, ...], ...]] = {
     "prefill": (("math",), ("floor",)),
     "reduce": (("share",), ("floor",)),
     "gather": (("share",), ("floor",)),
-    "exchange": (("share",), ("floor",)),
-    "dispatch": (("share",), ("floor",)),
+    # generations differ by less than libraries do: without factors both score better or the same
+    "exchange": (),
+    "dispatch": (),
 }
 GROUPS: dict[str, tuple[str, ...]] = {k: (k,) for k in FACTORS_OF} | {"dispatch": ("dispatch", "combine")}
 _LINKS = {"reduce": "reduce_link", "gather": "gather_link", "exchange": "exchange_link", "dispatch": "experts_link"}
@@ -477,7 +471,8 @@ def generation_params(group: str, frame: pl.DataFrame, library: Library, preset:
 def bare(preset: Mapping[str, Any]) -> Preset:
     """A preset without what end-to-end rows say: kernels as they are timed alone."""
     out: Preset = copy.deepcopy(dict(preset))
-    out |= {"math": 1.0, "memory": 1.0, "floor": 1.0, "floor_link": 1.0}
+    for key in ("math", "memory", "floor", "floor_link"):
+        out.pop(key, None)
     out["generations"] = {
         name: {k: v for k, v in (own or {}).items() if k in ("vendor", "year", "factors")}
         for name, own in (preset.get("generations") or {}).items()
@@ -492,8 +487,7 @@ def alone(preset: Mapping[str, Any], library: Library, name: str) -> Preset:
     if table is not None:
         mine = table.filter(pl.col("kind").is_in(list(GROUPS)))
         for constant, value in mine.select("name", "value").iter_rows():
-            for path in _tied(tuple(constant.split("."))):
-                _put(out, path, value)
+            _put(out, tuple(constant.split(".")), value)
     return out
 
 
@@ -504,15 +498,6 @@ def table_of(library: Library, name: str) -> pl.DataFrame | None:
             path = directory / "efficiency" / f"{name}.csv"
             return pl.read_csv(path) if path.is_file() else None
     return None
-
-
-def _tied(path: Path) -> list[Path]:
-    """All paths of a constant that its table names by the first."""
-    kind, last = path[1] if path[0] == "kernels" else "", path[-1]
-    if last != "read":
-        return [path]
-    also = ("write", "input") if kind in ("attention", "mla") else ("write",)
-    return [path, *((*path[:-1], name) for name in also)]
 
 
 # --- the fit -----------------------------------------------------------------------------------------------------
@@ -545,15 +530,18 @@ def solve(
     *,
     begin: np.ndarray | None = None,
     steps: int = 30,
-) -> tuple[Preset, np.ndarray, np.ndarray]:
-    """Least squares of the robust residuals and the priors; returns the preset, the numbers and their sigmas.
+) -> tuple[Preset, np.ndarray, np.ndarray, np.ndarray]:
+    """Least squares of the robust residuals and the priors.
+
+    Returns: the preset, the numbers, the derivatives of residuals and priors by them [rows + params, params], and
+        these themselves [rows + params].
 
     Args:
         begin: numbers to begin with instead of the priors' centres.
         steps: evaluations of the whole table at most, those of derivatives aside.
     """
     if not params:
-        return copy.deepcopy(preset), np.empty(0), np.empty(0)
+        return copy.deepcopy(preset), np.empty(0), np.empty((0, 0)), np.empty(0)
     start = np.array([p.encode(p.start) for p in params])
     low = np.array([p.encode(p.low) for p in params]) - 1e-9
     high = np.array([p.encode(p.high) for p in params]) + 1e-9
@@ -569,11 +557,46 @@ def solve(
     found = least_squares(
         residuals, first, bounds=(low, high), diff_step=1e-4, x_scale="jac", max_nfev=steps, ftol=1e-6, xtol=1e-6
     )
-    return _with(preset, params, found.x), found.x, _sigmas(found.jac, found.fun, parts, len(params))
+    return _with(preset, params, found.x), found.x, found.jac, found.fun
+
+
+def paying(
+    x: np.ndarray, neutral: Sequence[float], jac: np.ndarray, fun: np.ndarray, free: Sequence[bool], worth: float
+) -> np.ndarray:
+    """Which numbers stay: all that are free, and of the others those without which the loss would grow by `worth`.
+
+    The one that costs least goes back to its neutral value first, all others giving way; then the next one, until one
+    costs more than `worth` of the whole loss.
+
+    Args:
+        x: the fitted numbers.
+        neutral: what each is without a measurement of its own.
+        jac, fun: derivatives and residuals of `solve` at `x`; the loss is quadratic around it.
+        free: numbers that are not in question.
+    """
+    inverse = np.linalg.pinv(jac.T @ jac)
+    away = np.asarray(neutral) - x
+    gone: list[int] = []
+    paid, most = 0.0, worth * 0.5 * float(fun @ fun)
+    while True:
+        left = [i for i in range(len(x)) if not free[i] and i not in gone]
+        costs = {}
+        for i in left:
+            at = [*gone, i]
+            d = away[at]
+            costs[i] = 0.5 * float(d @ np.linalg.pinv(inverse[np.ix_(at, at)]) @ d)
+        cheapest = min(costs, key=lambda i: (costs[i], i), default=None)
+        if cheapest is None or costs[cheapest] - paid > most:
+            break
+        gone.append(cheapest)
+        paid = costs[cheapest]
+    return np.array([i not in gone for i in range(len(x))], dtype=bool)
 
 
 def _sigmas(jac: np.ndarray, fun: np.ndarray, parts: Sequence[pl.DataFrame], n_params: int) -> np.ndarray:
     """Standard errors that hold although rows of one library on one machine err together (clustered sandwich)."""
+    if not n_params:
+        return np.empty(0)
     rows = jac.shape[0] - n_params
     keys = pl.concat([p.select("hardware", "library") for p in parts])
     cluster = keys.with_columns(pl.struct("hardware", "library").rank("dense").alias("i"))["i"].to_numpy()
@@ -647,14 +670,15 @@ def fit_group(
         shared = [p for p in common_params(group, formats | seen) if p.paths not in known] if common else []
         seen |= formats
         params = [*shared, *generation_params(group, rows, library, final)]
-        first, x, _ = solve(_split(frame, here & ~held), params, final, library, steps=10)
+        first, x, _, _ = solve(_split(frame, here & ~held), params, final, library, steps=10)
         usual = usual & (usual_libraries(frame, log_ratio(_split(frame, everyone), first, library)) | ~here)
         parts = _split(frame, here & usual & ~held)
-        _, x, _ = solve(parts, params, final, library, begin=x, steps=12)
-        moved = [abs(value - p.encode(p.start)) for p, value in zip(params, x, strict=True)]
-        stays = np.array([p in shared or by >= KEEP for p, by in zip(params, moved, strict=True)], dtype=bool)
+        _, x, jac, fun = solve(parts, params, final, library, begin=x, steps=12)
+        free = [p in shared for p in params]
+        stays = paying(x, [p.encode(p.start) for p in params], jac, fun, free, WORTH)
         kept = [p for p, stay in zip(params, stays, strict=True) if stay]
-        _, x, sigmas = solve(parts, kept, final, library, begin=x[stays] if kept else None)
+        _, x, jac, fun = solve(parts, kept, final, library, begin=x[stays] if kept else None)
+        sigmas = _sigmas(jac, fun, parts, len(kept))
         for param, value, sigma in zip(kept, x, sigmas, strict=True):
             number = rounded(param.decode(float(value)))
             for path in param.paths:

@@ -20,14 +20,14 @@ import numpy as np
 from sweep.calibration.rows import Catalogue, Cut, Measured
 from sweep.complete import complete_context, complete_layout, complete_model
 from sweep.config import as_record
-from sweep.cost.arith import maximum, namespace
+from sweep.cost.arith import exp, maximum, minimum, namespace
 from sweep.cost.memory import max_batch, request_bytes, weights_bytes
 from sweep.cost.ops import Parts
 from sweep.cost.prefill import ttft_s
 from sweep.cost.result import load_cost
-from sweep.cost.serving import prefill_rate, queue_s, steady_state
+from sweep.cost.serving import first_token_s, prefill_rate, queue_s, steady_state
 from sweep.cost.step import Load, LoadStep, Row, token_time
-from sweep.machine import Link, Machine, OpRate, resolve
+from sweep.machine import Machine, OpRate, common, resolve
 from sweep.point import Context, Kinds, Layout, Num
 
 # What occurs in measured rows. One set for all tables: one compilation.
@@ -44,13 +44,9 @@ class Knobs:
     The fit moves these; `predict` alone leaves them where they are.
     """
 
-    math: Num = 1.0  # multipliers on time
-    memory: Num = 1.0
+    memory: Num = 1.0  # multipliers on time
     floor: Num = 1.0
-    floor_link: Num = 1.0
-    link: Num = 1.0
     experts: Num = 1.0
-    attention: Num = 1.0
     layer: Num = 1.0
     host: Num = 1.0
     request: Num = 1.0
@@ -61,6 +57,7 @@ class Knobs:
     acceptance: Num = 0.0  # added to the log odds
     first_s: Num = 0.0  # frontend, before the first token
     first: Num = 1.0  # prefill in the first token
+    launch: Num = 0.0  # host, per layer of a prefill [s]
     bunching: Num = 0.0  # prompts that stand before it, see `queue_s`
 
 
@@ -69,7 +66,8 @@ class Knobs:
 class Table:
     """Points of a table; every leaf is an array over points."""
 
-    row: Row  # of the decoding worker
+    row: Row  # of the decoding worker; its rates are not cut at the peaks, see `turned`
+    peak: Machine  # the same machines at their peaks
     prefill: Layout
     context: Context
     concurrency: Any
@@ -97,20 +95,23 @@ class Presets:
 
     phi: float
     pool: dict[str, float]
-    bunching: dict[str, float]
-    acceptance: dict[str, float]
+    bunching: float
+    acceptance: float  # of a drafted token, the first of a step
     first_s: dict[str, float]
-    first: dict[str, float]
+    first: float
+    launch_s: dict[str, float]
     handoff: float
 
 
 DEFAULTS: dict[str, Any] = {
     "phi": 1.05,
     "pool": {"tensor": 0.8, "grouped": 0.4},
-    "bunching": {"aggregated": 2.0, "disaggregated": 5.0},
-    "acceptance": {"mtp": 0.62, "eagle3": 0.61},
-    "first": {"default": 1.2},
+    "bunching": 2.0,
+    "acceptance": 0.62,  # MTP and EAGLE3 alike
+    "first": 1.1,
     "first_s": {"default": 0.05},  # tokenization, HTTP, scheduling
+    # host time per layer of a prefill: launches of a dozen kernels; times more for a layer of experts
+    "launch_s": {"default": 0.5e-3, "experts": 2.0},
     "handoff": 3.0,  # the same where another pool decodes, over where the same GPUs do
 }
 
@@ -121,10 +122,11 @@ def presets(efficiency: Mapping[str, Any]) -> Presets:
     return Presets(
         phi=float(said["phi"]),
         pool={**DEFAULTS["pool"], **said["pool"]},
-        bunching={**DEFAULTS["bunching"], **said["bunching"]},
-        acceptance={**DEFAULTS["acceptance"], **said["acceptance"]},
+        bunching=common(said["bunching"]),
+        acceptance=common(said["acceptance"]),
         first_s=dict(said["first_s"]),
-        first=dict(said["first"]),
+        first=common(said["first"]),
+        launch_s={**DEFAULTS["launch_s"], **said["launch_s"]},
         handoff=float(said["handoff"]),
     )
 
@@ -138,24 +140,28 @@ def layout_table(cuts: Sequence[Cut]) -> Layout:
     return complete_layout({name: np.array([float(getattr(c, name)) for c in cuts]) for name in names})
 
 
-def machine_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: Mapping[str, Any]) -> Machine:
-    """Rates of each point's machine; one `resolve` per hardware and formats."""
+def machine_table(
+    points: Sequence[Measured], catalogue: Catalogue, efficiency: Mapping[str, Any]
+) -> tuple[Machine, Machine]:
+    """Rates of each point's machine, uncut, and its peaks; one `resolve` per hardware and formats."""
     known: dict[Any, int] = {}
-    machines: list[Machine] = []
+    machines: list[tuple[Machine, Machine]] = []
     index = np.empty(len(points), dtype=np.int64)
+    ideal = catalogue.library.raw("efficiency", "ideal")
     for i, p in enumerate(points):
         key = (p.hardware, p.precision)
         if key not in known:
             record = catalogue.record("hardware", p.hardware)
-            kin = record.lineage
-            found = resolve(
-                as_record(record), p.precision, efficiency, generation=kin["generation"], vendor=kin["vendor"]
-            )
+            hardware, kin = as_record(record), record.lineage
+            uncut = resolve(hardware, p.precision, efficiency, **kin, cut=False).machine
             known[key] = len(machines)
-            machines.append(found.machine)
+            machines.append((uncut, resolve(hardware, p.precision, ideal).machine))
         index[i] = known[key]
-    table: Machine = jax.tree.map(lambda *leaves: np.array(leaves, dtype=np.float64)[index], *machines)
-    return table
+    uncut, peak = (
+        jax.tree.map(lambda *leaves: np.array(leaves, dtype=np.float64)[index], *made)
+        for made in zip(*machines, strict=True)
+    )
+    return uncut, peak
 
 
 def model_table(points: Sequence[Measured], catalogue: Catalogue, serving: Presets) -> Any:
@@ -165,7 +171,7 @@ def model_table(points: Sequence[Measured], catalogue: Catalogue, serving: Prese
     fields = {key: np.array([np.nan if r[key] is None else float(r[key]) for r in records]) for key in records[0]}
     model = jax.tree.map(lambda x: x[[ids.index(p.model) for p in points]], complete_model(fields))
     drafted = np.array([p.drafted for p in points])
-    acceptance = np.array([serving.acceptance.get(p.draft_kind, 0.0) for p in points])
+    acceptance = np.where(drafted > 0, serving.acceptance, 0.0)
     return dataclasses.replace(model, n_draft=drafted, acceptance=acceptance, draft_cost=DRAFT_PASSES / model.n_layers)
 
 
@@ -173,14 +179,16 @@ def make_table(points: Sequence[Measured], catalogue: Catalogue, efficiency: Map
     """Points as arrays."""
     n = len(points)
     zero = np.zeros(n)
+    machine, peak = machine_table(points, catalogue, efficiency)
     names = ("skew", "accuracy", "loss", "loss_sigma", "accuracy_low", "accuracy_high", "extrapolation")
     return Table(
         row=Row(
             model=model_table(points, catalogue, presets(efficiency)),
-            machine=machine_table(points, catalogue, efficiency),
+            machine=machine,
             layout=layout_table([p.decode for p in points]),
             **dict.fromkeys(names, zero),
         ),
+        peak=peak,
         prefill=layout_table([p.prefill for p in points]),
         context=complete_context({"isl": np.array([p.isl for p in points]), "osl": np.array([p.osl for p in points])}),
         concurrency=np.array([p.concurrency for p in points]),
@@ -207,60 +215,56 @@ def make_knobs(points: Sequence[Measured], efficiency: Mapping[str, Any]) -> Kno
     values: dict[str, Any] = {f.name: np.full(n, float(f.default)) for f in dataclasses.fields(Knobs)}  # type: ignore[arg-type]
     values["phi"] = np.full(n, s.phi)
     values["pool"] = np.array([s.pool.get(pool_name(p), s.pool[pool_kind(p)]) for p in points])
-    values["bunching"] = np.array([s.bunching["disaggregated" if p.disaggregated else "aggregated"] for p in points])
+    values["bunching"] = np.full(n, s.bunching)
     frontend = np.array([s.first_s.get(p.framework, s.first_s.get("default", 0.0)) for p in points])
     values["first_s"] = frontend * np.array([s.handoff if p.disaggregated else 1.0 for p in points])
-    values["first"] = np.array([s.first.get(p.framework, s.first.get("default", 1.0)) for p in points])
+    values["first"] = np.full(n, s.first)
+    values["launch"] = np.array([s.launch_s.get(p.framework, s.launch_s["default"]) for p in points])
+    values["launch"] *= np.where([p.experts for p in points], s.launch_s["experts"], 1.0)
     return Knobs(**values)
 
 
 # --- one point ---------------------------------------------------------------------------------------------------
 
 
-def _rate(rate: OpRate, *, math: Num, memory: Num, floor: Num) -> OpRate:
-    bandwidths = {f.name: getattr(rate, f.name) / memory for f in dataclasses.fields(rate) if "_bytes_" in f.name}
-    return dataclasses.replace(rate, flops_per_s=rate.flops_per_s / math, t0_s=rate.t0_s * floor, **bandwidths)
+def _rate(rate: OpRate, peak: OpRate, *, slow: Num, memory: Num, floor: Num) -> OpRate:
+    """A kernel's rates over the knobs, none above its peak; its floor times them."""
+    moved = {
+        f.name: minimum(getattr(rate, f.name) / (memory * slow), getattr(peak, f.name))
+        for f in dataclasses.fields(rate)
+        if "_bytes_" in f.name
+    }
+    math = minimum(rate.flops_per_s / slow, peak.flops_per_s)
+    return dataclasses.replace(rate, flops_per_s=math, t0_s=rate.t0_s * (floor * slow), **moved)
 
 
-# knobs that act on one kind of kernel or link alone, by the machine's field
-KERNEL_KNOBS = {"experts": "experts", "attention": "attention", "mla": "attention"}
-START_KNOBS = {"experts_link": "exchange"}
+def turned(row: Row, peak: Machine, k: Knobs) -> Row:
+    """A configuration with the knobs turned: the same fields that the preset sets, multiplied, and cut at the peaks.
 
-
-def turned(row: Row, k: Knobs) -> Row:
-    """A configuration with the knobs turned: the same fields that the preset sets, multiplied."""
+    Args:
+        row: rates as `resolve` gives them uncut.
+        peak: the machine under `ideal`.
+        k: the knobs of the point.
+    """
     m = row.machine
     changed: dict[str, Any] = {}
     for f in dataclasses.fields(Machine):
         value = getattr(m, f.name)
         if isinstance(value, OpRate):
-            extra = getattr(k, KERNEL_KNOBS[f.name]) if f.name in KERNEL_KNOBS else 1.0
-            changed[f.name] = _rate(value, math=k.math * extra, memory=k.memory * extra, floor=k.floor * extra)
-        elif isinstance(value, Link):
-            start = k.floor_link * (getattr(k, START_KNOBS[f.name]) if f.name in START_KNOBS else 1.0)
-            changed[f.name] = _link(value, share=k.link, start=start)
+            slow = k.experts if f.name == "experts" else 1.0
+            changed[f.name] = _rate(value, getattr(peak, f.name), slow=slow, memory=k.memory, floor=k.floor)
     machine = dataclasses.replace(
         m,
         **changed,
+        experts_link=dataclasses.replace(m.experts_link, t0_s=m.experts_link.t0_s * k.exchange),
         layer_s=m.layer_s * k.layer,
         host_s=m.host_s * k.host,
         request_s=m.request_s * k.request,
     )
-    odds = row.model.acceptance / (1.0 - row.model.acceptance) * jnp.exp(k.acceptance)
+    odds = row.model.acceptance / (1.0 - row.model.acceptance) * exp(k.acceptance)
     return dataclasses.replace(
         row, machine=machine, model=dataclasses.replace(row.model, acceptance=odds / (1.0 + odds))
     )
-
-
-def _link(link: Link, *, share: Num, start: Num) -> Link:
-    """A link's bandwidths over `share`, its start-up inside the domain times `start`."""
-    bandwidths = {f.name: getattr(link, f.name) / share for f in dataclasses.fields(link) if "bytes_per_s" in f.name}
-    starts = {
-        f.name: getattr(link, f.name) * start
-        for f in dataclasses.fields(link)
-        if "bytes_per_s" not in f.name and f.name != "scaleout_t0_s"
-    }
-    return dataclasses.replace(link, **bandwidths, **starts)
 
 
 def _sums(step: LoadStep) -> LoadStep:
@@ -268,18 +272,17 @@ def _sums(step: LoadStep) -> LoadStep:
     return LoadStep(**{f.name: Parts(latency_s=getattr(step, f.name).total_s) for f in dataclasses.fields(LoadStep)})
 
 
-def _load_one(row: Row, knobs: Knobs | None, batch: Num) -> dict[str, LoadStep]:
-    load = load_cost(row if knobs is None else turned(row, knobs), maximum(batch, 1.0), KINDS)
+def _load_one(row: Row, batch: Num) -> dict[str, LoadStep]:
+    load = load_cost(row, maximum(batch, 1.0), KINDS)
     return {"step": _sums(load.step), "plain": _sums(load.plain)}
 
 
-def _decode_one(row: Row, knobs: Knobs | None, load: dict[str, LoadStep], batch: Num, context: Context) -> Num:
-    turned_row = row if knobs is None else turned(row, knobs)
-    return token_time(turned_row, Load(**load), maximum(batch, 1.0), context.decode, KINDS).parts.total_s
+def _decode_one(row: Row, load: dict[str, LoadStep], batch: Num, context: Context) -> Num:
+    return token_time(row, Load(**load), maximum(batch, 1.0), context.decode, KINDS).parts.total_s
 
 
-def _prefill_one(row: Row, knobs: Knobs, layout: Layout, context: Context) -> Num:
-    return ttft_s(dataclasses.replace(turned(row, knobs), layout=layout), context, KINDS) * knobs.prefill
+def _prefill_one(row: Row, layout: Layout, context: Context) -> Num:
+    return ttft_s(dataclasses.replace(row, layout=layout), context, KINDS)
 
 
 def _room_one(row: Row, context: Context) -> Num:
@@ -308,8 +311,8 @@ def _stage(name: str, *args: Any) -> np.ndarray:
     for start in range(0, n, BLOCK):
         block = jax.tree.map(functools.partial(_block, start=start), args)
         if name == "decode":
-            row, knobs, batch, context = block
-            block = (row, knobs, _run("load", (row, knobs, batch)), batch, context)
+            row, batch, context = block
+            block = (row, _run("load", (row, batch)), batch, context)
         out[start : start + BLOCK] = np.asarray(_run(name, block), dtype=np.float64)[: min(BLOCK, n - start)]
     return out
 
@@ -330,18 +333,21 @@ def predict(table: Table, knobs: Knobs, *, batch: np.ndarray | None = None) -> P
         knobs: corrections of each point [n].
         batch: running requests where they are known already [n]; found by bisection where not.
     """
-    row, context = table.row, table.context
+    with namespace(np):
+        row, context = turned(table.row, table.peak, knobs), table.context
     room = np.maximum(_stage("room", row, context), row.layout.dpa)
-    prefill_s = _stage("prefill", row, knobs, table.prefill, context)
+    prefill_s = _stage("prefill", row, table.prefill, context) * knobs.prefill
     split = table.prefill_workers > 0
     servers = np.where(split, table.prefill_workers * table.prefill.dpa, row.layout.dpa)
     with namespace(np), np.errstate(divide="ignore", invalid="ignore"):
         users, servers = table.concurrency / table.decode_workers, servers / table.decode_workers
         # prefill stands between decode steps where the same GPUs do both; else the prefill pool limits the rate
         s = steady_state(
-            lambda b: _stage("decode", row, knobs, b, context),
+            lambda b: _stage("decode", row, b, context),
             np.where(split, 0.0, prefill_s),
-            first_s=prefill_s * knobs.first + knobs.first_s,
+            first_s=first_token_s(
+                prefill_s, share=knobs.first, launch_s=knobs.launch * row.model.n_layers, frontend_s=knobs.first_s
+            ),
             osl=context.generated,
             concurrency=users,
             max_batch=room,
@@ -376,4 +382,4 @@ def floor_tpot(table: Table, batch: np.ndarray) -> np.ndarray:
     certain = dataclasses.replace(
         row.model, acceptance=np.ones_like(row.model.n_draft), draft_cost=np.zeros_like(row.model.n_draft)
     )
-    return _stage("decode", dataclasses.replace(row, model=certain), None, batch, table.context)
+    return _stage("decode", dataclasses.replace(row, model=certain), batch, table.context)

@@ -22,13 +22,14 @@ ABOUT = {
     "tiles": "output tiles [rows, columns, share of the best rate]: the library takes the fastest. The two large ones\n"
     "# give back the measured steps of GB300 at N = K = 8192; the rate of the small one is an estimate. Timings at\n"
     "# powers of two cannot tell tiles apart (errors differ by less than 0.3 points)",
-    "math": "multipliers of all rates and floors from end-to-end points; a generation may set its own",
     "kernels": "shares of the dense peak, and of the bandwidth for weights and cache, inputs (their quantization\n"
     "# included), outputs; the floor; seconds per step of the inner dimension that one processor walks in order (K of\n"
     "# a GEMM, keys of attention); how much of the shorter of two hides. Per math format, and where it differs per\n"
-    "# weight format",
+    "# weight format. What a format does not say is the kind's, inputs and outputs move as weights do, an int8 unit\n"
+    "# is as the fp8 one. `served`: times longer in a service than timed alone (end-to-end points)",
     "links": "share of the link's bandwidth, start-up, more per rank; one-shot all-reduce; the same on the network.\n"
-    "# Not measured, estimates: `hop`, and scale-out figures but those of `experts`",
+    "# What a link does not say is that of `reduce`. Not measured, estimates: `hop`, and scale-out figures but those\n"
+    "# of `experts`",
     "layer_s": "per layer and step: what no kernel accounts for",
     "host_s": "per step: scheduling, sampling",
     "request_s": "per step and request of the busiest attention group",
@@ -37,9 +38,11 @@ ABOUT = {
     "imbalance": "slowest over mean GPU in expert tokens, less 1, with expert load balancing",
     "imbalance_off": "and without: share of the simulated excess (Zipf popularity, random placement) that shows",
     "generations": "what a chip generation changes. `factors` multiply a kind's rates and floor (operator timings),\n"
-    "# `math`, `memory`, `floor` all of them (end-to-end points). A generation that is not here takes the newest of\n"
+    "# `memory`, `floor` all of them (end-to-end points). A generation that is not here takes the newest of\n"
     "# its vendor, by year and then as listed; a vendor that is not here takes the common constants",
-    "serving": "how a service is run: prefill in mixed steps, acceptance, time to the first token, error bands",
+    "serving": "how a service is run: prefill in mixed steps (`phi`), acceptance of drafted tokens, prompts side by\n"
+    "# side in a prefill pool; the first token: share of the GPU time, frontend (`handoff` times longer between\n"
+    "# pools), launches per layer (`experts` times more with experts), waiting for others (`bunching`); error bands",
 }
 
 

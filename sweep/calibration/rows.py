@@ -133,6 +133,7 @@ class Measured:
     labelled: bool  # whether the row says if tokens are drafted
     framework: str  # family
     date: str
+    experts: bool = False  # whether the model has routed experts
     rate_known: bool = True  # false: the row's GPU count is not that of the replica, throughput per GPU means nothing
     assumed: tuple[str, ...] = field(default=())  # what the source implies and the row does not say
 
@@ -531,6 +532,7 @@ def to_point(row: Row, catalogue: Catalogue) -> Measured:
         labelled=labelled,
         framework=framework,
         date=text(row, "date"),
+        experts=experts,
         rate_known=rate_known,
         assumed=assumed,
     )

@@ -15,9 +15,11 @@ from omegaconf import OmegaConf
 from pipelines import calibrate
 from sweep.calibration import operators, tables
 from sweep.calibration.preset import scalar, text_of
-from sweep.config import Library, conf_dir
+from sweep.calibration.start import START
+from sweep.config import Library, as_record, conf_dir
 from sweep.errors import BadInput
-from sweep.machine import band_of, efficiency_for, kernel_constants, relative_of
+from sweep.machine import band_of, efficiency_for, kernel_constants, relative_of, resolve
+from sweep.point import Precision
 
 LIBRARY = Library([conf_dir()])
 SHIPPED = LIBRARY.raw("efficiency", "measured")
@@ -51,8 +53,6 @@ def timed(frame: pl.DataFrame, preset: dict[str, Any], noise: float, seed: int =
 TRUTH = {
     "math": 0.7,
     "read": 0.8,
-    "input": 0.5,
-    "write": 0.8,
     "t0_s": 4.5e-6,
     "chain_s": 0.9e-9,
     "overlap": 0.5,
@@ -113,7 +113,7 @@ def test_uncertainty_covers_the_truth(fitted: operators.Fitted) -> None:
     for name, true in (("read", 0.8), ("chain_s", 0.9e-9)):
         c = of[f"kernels.gemm.{name}"]
         assert c.sigma > 0
-        assert abs(np.log(c.value / true)) < 4 * c.sigma + operators.KEEP
+        assert abs(np.log(c.value / true)) < 4 * c.sigma + 0.05
 
 
 def test_order_of_rows_does_not_matter(known: tuple[pl.DataFrame, dict[str, Any]], fitted: operators.Fitted) -> None:
@@ -167,8 +167,9 @@ PRESET: dict[str, Any] = {
     "math": 1.0,
     "kernels": {"gemm": {"math": 0.8, "fp8": {"math": 0.7}, "weight_only": {"t0_s": 2.0}, "int4_bf16": {"t0_s": 3.0}}},
     "serving": {
-        "first": {"default": 0.8},
+        "first": 0.8,
         "first_s": {"default": 0.04},
+        "launch_s": {"default": 4e-4, "experts": 3.0},
         "handoff": 2.0,
         "band": {
             "measured": {"tpot": {"undrafted": [0.8, 1.2], "drafted": [0.7, 1.4]}, "first": {"aggregated": [0.5, 2.0]}},
@@ -207,6 +208,7 @@ def test_relatives(generation: str | None, vendor: str | None, relative: str | N
     assert np.isnan(band.of("tok_s_gpu", "aggregated")).all()
     if own:
         assert band.first("aggregated") == pytest.approx((0.5 * 0.8, 2.0 * 0.8, 0.04 / 0.8))
+        assert band.launch_s == pytest.approx((4e-4 / 0.8, 12e-4 / 0.8))
 
 
 def test_a_preset_without_bands_or_with_those_of_times_alone() -> None:
@@ -225,6 +227,37 @@ def test_constants_of_a_format() -> None:
     assert kernel_constants(gemm, "bf16", "mxfp4") == {"math": 0.8, "t0_s": 2.0}
     assert kernel_constants(gemm, "bf16", "int4") == {"math": 0.8, "t0_s": 3.0}
     assert kernel_constants(gemm, "bf16", None) == {"math": 0.8}
+    assert kernel_constants(gemm, "int8", "int8") == {"math": 0.7}  # the other 8-bit unit's
+    assert kernel_constants({**gemm, "int8": {"math": 0.9}}, "int8", "int8") == {"math": 0.9}
+
+
+def test_what_a_kind_does_not_say_it_takes_from_elsewhere() -> None:
+    """Inputs and outputs move as weights do, a link is as the all-reduce's; `served` slows rates and floors alike."""
+    hardware, p = as_record(LIBRARY.record("hardware", "h100_sxm_80gb")), Precision(weights="fp8", activations="fp8")
+    preset = operators.bare(START)
+    plain = resolve(hardware, p, preset).machine
+    assert plain.attention.write_bytes_per_s == plain.attention.read_bytes_per_s == plain.attention.input_bytes_per_s
+    assert plain.exchange.scaleout_bytes_per_s == plain.reduce.scaleout_bytes_per_s
+    preset["kernels"]["experts"]["fp8"] = {"served": 1.25}
+    slow = resolve(hardware, p, preset).machine
+    assert slow.experts.flops_per_s == pytest.approx(plain.experts.flops_per_s / 1.25)
+    assert slow.experts.read_bytes_per_s == pytest.approx(plain.experts.read_bytes_per_s / 1.25)
+    assert slow.experts.t0_s == pytest.approx(plain.experts.t0_s * 1.25)
+    preset["kernels"]["gemm"]["fp8"]["read"] = 1.5  # no share of a peak is above 1, unless a fit cuts afterwards
+    assert resolve(hardware, p, preset).machine.gemm_ffn.read_bytes_per_s == hardware.hbm_bytes_per_s
+    uncut = resolve(hardware, p, preset, cut=False).machine
+    assert uncut.gemm_ffn.read_bytes_per_s == pytest.approx(1.5 * hardware.hbm_bytes_per_s)
+
+
+def test_only_factors_that_pay_stay() -> None:
+    """Of three numbers the one that explains the residuals stays, a free one always."""
+    rng = np.random.default_rng(0)
+    jac = rng.normal(size=(200, 3))
+    x = np.array([0.5, 0.01, 0.3])
+    fun = 0.1 * rng.normal(size=200)
+    kept = operators.paying(x, [0.0, 0.0, 0.0], jac, fun, [False, False, False], 0.1)
+    assert kept.tolist() == [True, False, True]
+    assert operators.paying(x, [0.0, 0.0, 0.0], jac, fun, [False, True, False], 1e9).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("name", LIBRARY.choices("hardware"))
@@ -259,33 +292,19 @@ def test_values_survive_yaml(value: Any) -> None:
     assert back["x"] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value)
 
 
-RATES, STARTS = ("math", "read", "input", "write", "share", "scaleout_share"), ("t0_s", "t0_rank_s")
-
-
 def test_the_shipped_files_belong_together() -> None:
-    """Every fitted constant in the YAML is the one in the table beside it, times what serving points say of its group.
+    """Every constant of kernels and links in the YAML is the one in the table beside it.
 
-    End-to-end points scale a group of kernels as a whole: all its rates by one factor, its start by the inverse (that
-    of dispatch by a factor of its own). What they do not scale is the same in both files.
+    Serving points correct no kernel; the start of dispatch and combine alone is theirs: frameworks add to it.
     """
     table = pl.read_csv(conf_dir() / "efficiency" / "measured.csv")
     assert table.height > 50
-    factors: dict[str, dict[str, float]] = {}
     for name, value in table.filter(pl.col("kind").is_in(operators.GROUPS)).select("name", "value").iter_rows():
         shipped = operators._at(SHIPPED, tuple(name.split(".")))
-        group, _, constant = name.rpartition(".")
-        if not name.startswith("generations") and constant in (*RATES, *STARTS):
-            factors.setdefault(group, {})[constant] = shipped / value
+        if name == "links.experts.t0_s":
+            assert 1.0 < shipped / value < 8.0
         else:
             assert shipped == value, name
-    for group, found in factors.items():
-        rates = [f for constant, f in found.items() if constant in RATES]
-        starts = [f for constant, f in found.items() if constant in STARTS]
-        assert rates == pytest.approx([rates[0]] * len(rates), rel=3e-3), group  # both files round to three digits
-        assert starts == pytest.approx(starts[:1] * len(starts), rel=6e-3), group
-        if group.startswith("kernels") and rates and starts:
-            assert starts[0] == pytest.approx(1 / rates[0], rel=6e-3), group
-        assert 0.85 < rates[0] < 1.15, group  # serving points correct kernels, they do not replace them
 
 
 def test_targets_on_held_out_rows() -> None:
@@ -294,9 +313,9 @@ def test_targets_on_held_out_rows() -> None:
     median = {(k, w): e for k, w, e in errors.select("kind", "weights", "median").iter_rows()}
     assert median["gemm", "bf16"] < 0.08
     assert max(median["gemm", w] for w in ("fp8_block", "nvfp4")) < 0.11
-    assert median["gemm", "fp8"] < 0.12
+    assert median["gemm", "fp8"] < 0.11
     assert max(median["attention", "bf16"], median["attention", "fp8"]) < 0.12
-    assert median["experts", "all"] < 0.16
+    assert median["experts", "all"] < 0.15
 
 
 # --- a user's own timings ----------------------------------------------------------------------------------------
