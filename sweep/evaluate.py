@@ -237,7 +237,13 @@ class Inputs:
 
 @functools.cache
 def _program(
-    tree: Any, leaves: tuple[Leaf, ...], dtype: Any, kinds: Kinds, prefill: bool, columns: tuple[str, ...]
+    tree: Any,
+    leaves: tuple[Leaf, ...],
+    dtype: Any,
+    kinds: Kinds,
+    prefill: bool,
+    columns: tuple[str, ...],
+    regrouped: bool,
 ) -> levels.Program:
     """The operations that lead from the numbers of a point to some columns."""
     names = list(dict.fromkeys(columns))
@@ -258,6 +264,8 @@ def _program(
 
     example = jax.tree.unflatten(tree, [jnp.zeros((), dtype=dtype)] * len(leaves))
     program, _ = levels.trace(point, example)
+    if not regrouped:
+        return program
     inputs = _inputs(leaves, tree)
     batch, context = inputs.mask("batch"), inputs.mask("context")
     return levels.regroup(program, [lambda mask: not mask & context, lambda mask: not mask & batch])
@@ -713,8 +721,13 @@ class Engine:
     def stages(self, kinds: Kinds, columns: Sequence[str], *, prefill: bool) -> Stages:
         """The compiled calls that lead to some columns."""
         names = tuple(columns)
-        program = _program(self._tree, self.inputs.leaves, np.dtype(self.dtype), kinds, prefill, names)
+        program = self._recorded(kinds, names, prefill=prefill)
         return _stages(program, self.inputs, self._factor(program, names), names)
+
+    def _recorded(self, kinds: Kinds, names: tuple[str, ...], *, prefill: bool) -> levels.Program:
+        """The program of some columns; regrouped where it pays: sums that contexts or batches alone decide."""
+        regrouped = self.space.n_contexts > 1 and not kinds.causes
+        return _program(self._tree, self.inputs.leaves, np.dtype(self.dtype), kinds, prefill, names, regrouped)
 
     def _factor(self, program: levels.Program, names: tuple[str, ...]) -> levels.Factored:
         if program in self._factored:
@@ -1072,7 +1085,7 @@ class Engine:
         prefill = self.limited or self.mixed or bool(PREFILL_COLUMNS & set(objectives))
         names = (*objectives, *self._limits(kinds))
         whole = dataclasses.replace(kinds, causes=False)
-        return _program(self._tree, self.inputs.leaves, np.dtype(self.dtype), whole, prefill, names), names
+        return self._recorded(whole, names, prefill=prefill), names
 
     def _time(self, program: levels.Program, signs: tuple[float, float]) -> int | None:
         """The variable that decides both objectives, faster is better, together with configuration and batch alone."""

@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = """
 import sys
+import tempfile
 from pathlib import Path
 
 import jax
@@ -34,7 +35,7 @@ run.BLOCK_POINTS = 32 * 4
 plan = run.plan(study)
 runs = {}
 for n in (1, 2):
-    one = run.Run(plan, Path("unused"), config_yaml="", compiled=True, devices=jax.devices()[:n])
+    one = run.Run(plan, Path(tempfile.mkdtemp()), config_yaml="", compiled=True, devices=jax.devices()[:n])
     assert one.fast and one.engine.n_devices == n and one.rows_per_bar == 8
     one.frontier_only()
     assert one.done_blocks > 3, one.done_blocks
