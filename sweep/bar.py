@@ -25,9 +25,8 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 SLACK = 4e-6  # relative lead of a front point that drops another: far above rounding in float32
-MOST_RATIOS = 512
 CELLS = 1 << 24  # of a table of rays
-FEWEST_LEVELS, MOST_LEVELS = 16, 1024
+MOST_RATIOS, ENOUGH_LEVELS, MOST_LEVELS = 512, 16, 1024
 STAIR_LEVELS = 128
 DEVICE_EDGES, HOST_EDGES = 12, 128
 
@@ -59,10 +58,11 @@ class Rays:
         self.trade, self.dtype = trade, dtype
         ratio = trade.second / trade.first
         self.ratios = np.unique(ratio)
-        if len(self.ratios) > MOST_RATIOS:  # each counts as the next one: its limit is lower
-            self.ratios = np.geomspace(self.ratios[0], self.ratios[-1] * (1 + SLACK), MOST_RATIOS)
+        most = int(np.clip(CELLS // (n_groups * ENOUGH_LEVELS), 2, MOST_RATIOS))
+        if len(self.ratios) > most:  # each counts as the next one: its limit is lower
+            self.ratios = np.geomspace(self.ratios[0], self.ratios[-1] * (1 + SLACK), most)
         self.number = np.minimum(np.searchsorted(self.ratios, ratio), len(self.ratios) - 1)  # [classes, batches]
-        self.n_levels = int(np.clip(CELLS // (n_groups * len(self.ratios)), FEWEST_LEVELS, MOST_LEVELS))
+        self.n_levels = int(np.clip(CELLS // (n_groups * len(self.ratios)), 1, MOST_LEVELS))
         self.n_groups = n_groups
         self.forget()
 

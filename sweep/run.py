@@ -64,6 +64,7 @@ ROWS_PER_BAR = 32  # rows that are compared with one bar on the device, at most
 EMPTY = 8  # one slot in so many may stay empty for it
 BLOCKS_AHEAD = 3  # evaluated before the first of them is merged
 FRESH_POINTS = 500_000  # the bar is renewed when it let so many points through
+ORDER = 2  # version of the order in which blocks are taken
 SAMPLE = 64  # one in so many rows comes first: they set the bar for the others
 FIRST_ROWS = 8  # and the first block of all holds this part of its rows: it has no bar at all
 SAVE_EVERY_S = 5.0
@@ -736,6 +737,10 @@ class Run:
             self.bar.refresh(self.front, self.level_values)
             self.seen_at_bar = self.front.seen
 
+    def _order(self) -> list[int]:
+        """What the order of blocks hangs on: a run under another one, or by another version, cannot go on with it."""
+        return [ORDER, SAMPLE, CHUNK_ROWS, self.block_rows, self.rows_per_bar]
+
     def _state_path(self) -> Path:
         return self.directory / "state.npz"
 
@@ -747,6 +752,7 @@ class Run:
         buffer = io.BytesIO()
         about = {
             "sha256": self.plan.sha256,
+            "order": self._order(),
             "chunk": chunk,
             "blocks": blocks,
             "counts": self.counts.as_json(),
@@ -767,7 +773,7 @@ class Run:
         try:
             with path.open("rb") as file, np.load(file) as saved:  # else a broken one would stay open
                 about = json.loads(saved["about"].tobytes().decode())
-                if about["sha256"] != self.plan.sha256:
+                if about["sha256"] != self.plan.sha256 or about.get("order") != self._order():
                     return None
                 self.front = RunningFrontier.from_state({k: saved[k] for k in saved.files if k != "about"})
                 self.bar.refresh(self.front, self.level_values)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweep import levels, run
+from sweep import bar, levels, run
+from sweep.trade import Trade
 from tests.conftest import make_study
 
 
@@ -184,3 +185,22 @@ def test_objectives_that_hang_on_one_time(objectives: str, hangs: bool) -> None:
     found = one.trade.values(plain["tpot_s"], one.trade.classes(*one.space.indices(rows)), i_batch)
     for objective, values in zip(one.pair, found, strict=True):
         assert np.allclose(values, plain[objective.column] * objective.sign, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_groups", [1, 1000, 100_000, 5_000_000])
+def test_tables_of_rays_stay_small(n_groups: int) -> None:
+    """However many groups, and every ratio is counted as one that is at least as steep."""
+    factors = np.random.default_rng(0).uniform(1.0, 1000.0, (40, 30))
+    ones = np.ones(1, dtype=np.int64)
+    hangs = Trade(
+        of_model=ones - 1,
+        of_machine=ones - 1,
+        of_layout=np.arange(40),
+        number=np.arange(40).reshape(1, 1, 40),
+        first=np.ones_like(factors),
+        second=factors,
+        costs=(False, False),
+    )
+    rays = bar.Rays(hangs, n_groups, np.float32)
+    assert n_groups * len(rays.ratios) * rays.n_levels <= max(bar.CELLS, 2 * n_groups)
+    assert (rays.ratios[rays.number] >= factors).all()
