@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -332,12 +333,24 @@ class OneOf:
             raise
 
 
+def out_directory(job: Job, command: str) -> Path:
+    """The directory that `out=` names, or one of this moment.
+
+    Raises: `BadInput` where a file of that name is in the way.
+    """
+    out = Path(job.options.get("out") or f"outputs/{command}/{time.strftime('%Y-%m-%d_%H-%M-%S')}").expanduser()
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"out={out}: is a file, must be a directory")
+    return out
+
+
 def share_cores(launcher: Mapping[str, Any]) -> None:
     """Leave cores to the jobs beside this one: as many threads for the compiled loops as the launcher grants a job."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from sweep.run import cores
+
     if "n_jobs" in launcher:  # joblib: -1 is one job per core
-        jobs = int(launcher["n_jobs"])
-        threads = cores // (jobs if jobs > 0 else max(cores + 1 + jobs, 1))
+        jobs, own = int(launcher["n_jobs"]), cores()
+        threads = own // (jobs if jobs > 0 else max(own + 1 + jobs, 1))
     else:  # submitit and ray, which ask for one core unless told otherwise
         remote = ((launcher.get("ray") or {}).get("remote") or {}).get("num_cpus")
         threads = int(launcher.get("cpus_per_task") or remote or 1)

@@ -26,12 +26,11 @@ import copy
 import dataclasses
 import math
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines._app import Job, run
+from pipelines._app import Job, out_directory, run
 from sweep import store
 from sweep.errors import BadInput, closest
 
@@ -48,9 +47,7 @@ def task(job: Job) -> int:
     if fit not in FITS:
         raise BadInput(f"fit={fit}: {closest(str(fit), FITS)}")
     folder = Path(data).expanduser()
-    out = Path(job.options.get("out") or f"outputs/calibrate/{time.strftime('%Y-%m-%d_%H-%M-%S')}").expanduser()
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"out={out}: is a file, must be a directory")
+    out = out_directory(job, "calibrate")
     study = job.study
     name, library = study.efficiency_id, study.library
     served = folder / "measured_e2e.csv"

@@ -22,12 +22,11 @@ import dataclasses
 import json
 import math
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines._app import Job, run
+from pipelines._app import Job, out_directory, run
 from sweep import store
 from sweep.errors import BadInput
 
@@ -46,9 +45,7 @@ def task(job: Job) -> int:
     if output not in OUTPUTS:
         raise BadInput(f"output={output}: allowed are {', '.join(OUTPUTS)}")
     rows = read_rows(Path(data).expanduser())
-    out = Path(job.options.get("out") or f"outputs/validate/{time.strftime('%Y-%m-%d_%H-%M-%S')}").expanduser()
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"out={out}: is a file, must be a directory")
+    out = out_directory(job, "validate")
     results = predict_rows(rows, job.study.library, job.study.efficiency)
     found = find(results)
     try:

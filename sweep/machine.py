@@ -126,7 +126,6 @@ class Machine:
     memory: Memory | None = None  # None: all in the main memory
 
 
-MATH_UNITS = ("fp32", "bf16", "fp8", "int8", "fp4")
 _WIDTH = {"fp4": 4, "fp8": 8, "int8": 8, "bf16": 16, "fp32": 32}
 FACTORS = {"math": 1.0, "memory": 1.0, "floor": 1.0, "share": 1.0}  # of a kind of kernel or link, by generation
 MESSAGE_BYTES = 2.0  # every message but dispatch and combine is bf16

@@ -8,7 +8,6 @@ frontier is saved every few seconds, and a rerun of the same configuration goes 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import json
 import os
@@ -332,6 +331,26 @@ class Slots:
         return Slots(**{name: x[runs if name.startswith("run_") else slots] for name, x in own.items()})
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """Part of a range of rows: those that are sampled, or the others."""
+
+    own: range
+    start: int
+    stop: int
+    sampled: bool
+
+    def __len__(self) -> int:
+        n_sampled = len(range(-self.start % SAMPLE, self.stop - self.start, SAMPLE))
+        return n_sampled if self.sampled else self.stop - self.start - n_sampled
+
+    def rows(self) -> np.ndarray:
+        """The rows themselves."""
+        at = np.arange(self.start, self.stop, dtype=np.int64)
+        rows: np.ndarray = self.own.start + self.own.step * at[(at % SAMPLE == 0) == self.sampled]
+        return rows
+
+
 @dataclass(kw_only=True)
 class Block:
     """Rows on the device, how many points are asked of them, and what comes back."""
@@ -638,23 +657,23 @@ class Run:
         """Evaluate everything, keep the frontier."""
         state = self._load_state()
         start_chunk, start_block = state if state is not None else (0, 0)
-        chunks = self._strides()
+        chunks = self._chunks()
         # the next rows are chosen, and what came back is merged, while these are evaluated
         with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
             warm = behind.submit(self._warm)
-            waiting = ahead.submit(self._survivors, chunks[start_chunk]()) if start_chunk < len(chunks) else None
+            waiting = ahead.submit(self._survivors, chunks[start_chunk].rows()) if start_chunk < len(chunks) else None
             if start_chunk < len(chunks):
-                self.engine.ready(self.kinds, self.objective_names, self.signs, self._chunk_first[start_chunk])
+                self.engine.ready(self.kinds, self.objective_names, self.signs, chunks[start_chunk].own.start)
             warm.result()
             for at in range(start_chunk, len(chunks)):
                 assert waiting is not None
                 rows, lost = waiting.result()
                 if at + 1 < len(chunks):
-                    waiting = ahead.submit(self._survivors, chunks[at + 1]())
+                    waiting = ahead.submit(self._survivors, chunks[at + 1].rows())
                 if start_block == 0:
                     self.counts.add(lost)
-                    self.done_points += self.space.per_row * (self._chunk_rows(at) - len(rows))
-                self._evaluate_chunk(at, rows, start_block, behind)
+                    self.done_points += self.space.per_row * (len(chunks[at]) - len(rows))
+                self._evaluate_chunk(at, self.blocks_of(rows, at + 1, sample=chunks[at].sampled), start_block, behind)
                 start_block = 0
                 self._tell()
 
@@ -674,11 +693,10 @@ class Run:
             bar=self.bar.of(group, none, none),
         )
 
-    def _evaluate_chunk(self, at: int, rows: np.ndarray, start_block: int, behind: ThreadPoolExecutor) -> None:
-        """Blocks of a chunk's rows: dispatched here, merged behind; the first ones one by one, until there is a bar."""
+    def _evaluate_chunk(self, at: int, blocks: list[Slots], start_block: int, behind: ThreadPoolExecutor) -> None:
+        """Blocks of a chunk: dispatched here, merged behind; the first ones one by one, until there is a bar."""
         pending: deque[Future[None]] = deque()
-        sample = self._is_sample[at]
-        for number, slots in enumerate(self.blocks_of(rows, at + 1, sample=sample), start=1):
+        for number, slots in enumerate(blocks, start=1):
             if number <= start_block:
                 continue
             while len(pending) >= (BLOCKS_AHEAD if self.done_blocks >= BLOCKS_AHEAD else 1):
@@ -687,7 +705,7 @@ class Run:
         while pending:
             pending.popleft().result()
 
-    def _strides(self) -> list[Callable[[], np.ndarray]]:
+    def _chunks(self) -> list[Chunk]:
         """Chunks of rows, of one range of models after the other: a sample of all first, then what lies side by side.
 
         A configuration's rivals are first of all those of its own model and machine: they are of one chunk.
@@ -695,32 +713,15 @@ class Run:
         per_model = len(self.space.machines) * self.space.n_layouts
         stages = self.engine.filter_stages(self.kinds, self.objective_names, self.signs)
         turns = self.engine.turns(stages)
-        chunks: list[Callable[[], np.ndarray]] = []
-        self._chunk_sizes: list[int] = []
-        self._is_sample: list[bool] = []
-        self._chunk_first: list[int] = []  # a row of the chunk's range
-
-        def add(own: range, start: int, stop: int, sampled: bool) -> None:
-            n_sampled = len(range(-start % SAMPLE, stop - start, SAMPLE))
-            size = n_sampled if sampled else stop - start - n_sampled
-            if size:
-                chunks.append(functools.partial(_of_range, own, start, stop, sampled))
-                self._chunk_sizes.append(size)
-                self._is_sample.append(sampled)
-                self._chunk_first.append(own.start)
-
+        chunks: list[Chunk] = []
         rng = np.random.default_rng(0)
         for turn in rng.permutation(len(turns)):
             first, last = (m * per_model for m in turns[turn])
             own = range(self.shard.first(first), last, self.shard.count)
-            add(own, 0, len(own), True)
-            starts = np.arange(0, len(own), CHUNK_ROWS)
-            for start in rng.permutation(starts):
-                add(own, int(start), min(int(start) + CHUNK_ROWS, len(own)), False)
-        return chunks
-
-    def _chunk_rows(self, at: int) -> int:
-        return self._chunk_sizes[at]
+            chunks.append(Chunk(own, 0, len(own), True))
+            for start in rng.permutation(np.arange(0, len(own), CHUNK_ROWS)).tolist():
+                chunks.append(Chunk(own, start, min(start + CHUNK_ROWS, len(own)), False))
+        return [chunk for chunk in chunks if len(chunk)]
 
     def _finish(self, block: Block, chunk: int, number: int) -> None:
         """Merge a block, count it, and save what is known if it is time to."""
@@ -744,9 +745,9 @@ class Run:
     def _state_path(self) -> Path:
         return self.directory / "state.npz"
 
-    def _save_state(self, chunk: int, blocks: int, force: bool = False) -> None:
+    def _save_state(self, chunk: int, blocks: int) -> None:
         now = time.perf_counter()
-        if not force and now - self.saved_at < SAVE_EVERY_S:
+        if now - self.saved_at < SAVE_EVERY_S:
             return
         self.saved_at = now
         buffer = io.BytesIO()
@@ -1182,13 +1183,6 @@ class Run:
         assert isinstance(frame, pl.DataFrame)
         labels = [n for n, t in frame.schema.items() if t == pl.Categorical]
         return Result(manifest=manifest, frontier=frame.with_columns(pl.col(labels).cast(pl.String)))
-
-
-def _of_range(own: range, start: int, stop: int, sampled: bool) -> np.ndarray:
-    """Rows of a part of a range: those that are sampled, or the others."""
-    at = np.arange(start, stop, dtype=np.int64)
-    rows: np.ndarray = own.start + own.step * at[(at % SAMPLE == 0) == sampled]
-    return rows
 
 
 def out_of_range(*, out_row: np.ndarray, beyond: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

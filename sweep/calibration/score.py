@@ -6,7 +6,7 @@ the median of the error itself (bias): above 0 the model is too slow (TPOT) or t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,8 +246,3 @@ def counts(values: Sequence[str]) -> dict[str, int]:
     for v in values:
         found[v] = found.get(v, 0) + 1
     return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def as_row(values: Mapping[str, Any]) -> Row:
-    """A mapping of anything as a row of text."""
-    return {k: None if v is None else str(v) for k, v in values.items()}

@@ -162,29 +162,23 @@ def gemms(t: pl.DataFrame) -> pl.DataFrame:
 
 def decode_attention(t: pl.DataFrame) -> pl.DataFrame:
     """`gen_attention_sample_*.csv`."""
-    return t.select(
-        pl.lit("attention").alias("kind"),
-        _machine(),
-        (pl.col("framework") + "/" + pl.col("kernel_source")).alias("library"),
-        _formats("kv_cache_dtype")[0],
-        m=pl.col("batch_size"),
-        n=pl.col("kv_len"),
-        k=pl.col("head_dim"),
-        heads=pl.col("num_heads"),
-        kv_heads=pl.col("num_key_value_heads"),
-        seconds=pl.col("latency_ms") * 1e-3,
-    )
+    return _attention(t, "attention", "kv_cache_dtype", "kv_len")
 
 
 def prefill_attention(t: pl.DataFrame) -> pl.DataFrame:
     """`context_attention_sample_*.csv`; the format is that of the math, which is the cache's where both are narrow."""
-    return t.filter(pl.col("attn_dtype") == pl.col("kv_cache_dtype")).select(
-        pl.lit("prefill").alias("kind"),
+    return _attention(t.filter(pl.col("attn_dtype") == pl.col("kv_cache_dtype")), "prefill", "attn_dtype", "isl")
+
+
+def _attention(t: pl.DataFrame, kind: str, narrow: str, length: str) -> pl.DataFrame:
+    """Attention of heads, its format and length from the columns named."""
+    return t.select(
+        pl.lit(kind).alias("kind"),
         _machine(),
         (pl.col("framework") + "/" + pl.col("kernel_source")).alias("library"),
-        _formats("attn_dtype")[0],
+        _formats(narrow)[0],
         m=pl.col("batch_size"),
-        n=pl.col("isl"),
+        n=pl.col(length),
         k=pl.col("head_dim"),
         heads=pl.col("num_heads"),
         kv_heads=pl.col("num_key_value_heads"),

@@ -64,10 +64,7 @@ def lines(
             if log_x is None
             else alt.X(**axis(x, x_title, log_x)),
             "y": alt.Y(**axis(y, y_title, log_y)),
-            "color": alt.Color(
-                line, type="nominal", title=None, sort=names,
-                scale=alt.Scale(domain=names, range=list(LINE_COLOURS[: len(names)])),
-            ),
+            "color": _colour(line, names),
         }  # fmt: skip
         if dash is not None:
             presets = frame[dash].unique(maintain_order=True).to_list()
@@ -83,7 +80,18 @@ def lines(
             )
         )  # fmt: skip
         drawn.append(marks.properties(width=width, height=height, title="" if name is None else str(name)))
-    rows = [alt.hconcat(*drawn[i : i + 2], spacing=18) for i in range(0, len(drawn), 2)]
+    return _in_pairs(drawn, title, subtitle)
+
+
+def _colour(column: str, names: Sequence[str]) -> alt.Color:
+    """A colour per name, in their order."""
+    scale = alt.Scale(domain=list(names), range=list(LINE_COLOURS[: len(names)]))
+    return alt.Color(column, type="nominal", title=None, sort=list(names), scale=scale)
+
+
+def _in_pairs(panels: Sequence[alt.Chart | alt.LayerChart], title: str, subtitle: Sequence[str]) -> alt.VConcatChart:
+    """Panels two by two under a title."""
+    rows = [alt.hconcat(*panels[i : i + 2], spacing=18) for i in range(0, len(panels), 2)]
     return dressed(alt.vconcat(*rows, spacing=16), title, subtitle)
 
 
@@ -113,16 +121,12 @@ def stacked(
             .encode(
                 x=alt.X(bar, type="nominal", sort=bars, title=x_title, axis=alt.Axis(labelAngle=-35, labelLimit=130)),
                 y=alt.Y(value, type="quantitative", title=y_title),
-                color=alt.Color(
-                    part, type="nominal", title=None, sort=names,
-                    scale=alt.Scale(domain=names, range=list(LINE_COLOURS[: len(names)])),
-                ),
+                color=_colour(part, names),
                 order=alt.Order("_order", type="quantitative"),
             )
             .properties(width=alt.Step(44), height=240, title="" if name is None else str(name))
         )  # fmt: skip
-    grid = [alt.hconcat(*drawn[i : i + 2], spacing=18) for i in range(0, len(drawn), 2)]
-    return dressed(alt.vconcat(*grid, spacing=16), title, subtitle)
+    return _in_pairs(drawn, title, subtitle)
 
 
 def bars(
@@ -144,10 +148,7 @@ def bars(
             y=alt.Y(y, type="nominal", sort=None, title=None, axis=alt.Axis(labelLimit=300)),
             yOffset=alt.YOffset(colour, sort=names),
             x=alt.X(x, type="quantitative", title=x_title),
-            color=alt.Color(
-                colour, type="nominal", title=None, sort=names,
-                scale=alt.Scale(domain=names, range=list(LINE_COLOURS[: len(names)])),
-            ),
+            color=_colour(colour, names),
         )
         .properties(width=430, height=alt.Step(16))
     )  # fmt: skip
